@@ -25,10 +25,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bay-store", &["bay-types", "bay-text", "bay-ledger"]),
     ("bay-diff", &["bay-types", "bay-text", "bay-sys"]),
     ("bay-git", &["bay-types", "bay-text", "bay-sys"]),
-    ("bay-pool", &["bay-types", "bay-text", "bay-sys", "bay-git"]),
+    ("bay-backend", &["bay-types"]),
+    ("bay-pool", &["bay-types", "bay-text", "bay-sys", "bay-git", "bay-backend"]),
     ("bay-runtime", &["bay-types", "bay-sys"]),
-    ("bay-backend", &["bay-types", "bay-pool"]),
-    ("bay-backend-local", &["bay-types", "bay-sys", "bay-runtime", "bay-backend"]),
+    ("bay-backend-local", &["bay-types", "bay-sys", "bay-pool", "bay-runtime", "bay-backend"]),
     ("bay-backend-gvisor", &["bay-types", "bay-backend", "bay-backend-local"]),
     ("bay-guest", &["bay-types", "bay-text", "bay-sys"]),
     (

@@ -7,20 +7,21 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bay_backend::{
-    Attribution, Backend, BackendError, BoxedStream, Capabilities, EgressPort, LimitEvents, LimitSpec,
-    NetworkUse, RuntimeFacts, RuntimeHandle, Seen, StartSpec,
+    Attribution, Backend, BackendError, BayFiles, BoxedStream, Capabilities, EgressPort, LimitEvents,
+    LimitSpec, NetworkUse, RuntimeFacts, RuntimeHandle, Seen, StartSpec,
 };
 use bay_backend_local::Local;
 use bay_types::BayId;
 use bay_types::backend::{AttributionGrain, IsolationGrade, Support};
 use bay_types::bay::{Isolation, Limits};
+use bay_types::checkpoint::Point;
 use bay_types::egress::{Transport, Who};
 use bay_types::runtime::{RuntimeRequest, SandboxSpec};
 use bay_types::stats::BayStats;
@@ -104,6 +105,10 @@ impl Backend for Gvisor {
         }
     }
 
+    fn files(&self) -> Arc<dyn BayFiles> {
+        self.local.files()
+    }
+
     fn facts(&self, runtime: &RuntimeHandle) -> RuntimeFacts {
         self.local.facts(runtime)
     }
@@ -147,7 +152,7 @@ impl Backend for Gvisor {
         self.local.resume(bay).await
     }
 
-    async fn can_restore(&self, _: &Path) -> Result<(), BackendError> {
+    async fn can_restore(&self, _: Point) -> Result<(), BackendError> {
         self.require_memory()
     }
 

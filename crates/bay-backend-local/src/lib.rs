@@ -11,9 +11,11 @@ use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use bay_backend::{
-    Attribution, Backend, BackendError, BayConnection, BoxedStream, CaptureOrder, Captured, Connections,
-    Datagrams, EgressCounters, EgressPort, LimitSpec, Restored, RuntimeFacts, Seen, StartSpec, WhileStopped,
+    Attribution, Backend, BackendError, BayConnection, BayFiles, BoxedStream, CaptureOrder, Captured,
+    Connections, Datagrams, EgressCounters, EgressPort, LimitSpec, Restored, RuntimeFacts, Seen, StartSpec,
+    WhileStopped,
 };
+use bay_pool::{Pool, PoolError};
 use bay_runtime::sockets::Callers;
 use bay_runtime::{
     Counters, Failure, GUEST_SOCKET, GatewaySockets, Hierarchies, LimitContext, guest_socket, limit_events,
@@ -24,10 +26,11 @@ use bay_types::backend::{
     AttributionGrain, Capabilities, EgressControl, FilesCheckpoint, IsolationGrade, Support,
 };
 use bay_types::bay::{Isolation, Limits};
+use bay_types::checkpoint::Point;
 use bay_types::egress::{Dropped, Process, Transport, Who};
 use bay_types::runtime::{
-    ID_RANGE, Moved, Obstacle, RuntimeHandle, RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest,
-    RuntimeSpec,
+    CaptureSpec, ID_RANGE, Moved, Obstacle, RuntimeHandle, RuntimePlace, RuntimeRecord, RuntimeReply,
+    RuntimeRequest, RuntimeSpec,
 };
 use bay_types::stats::{BayStats, LimitEvents, NetworkUse};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -54,6 +57,8 @@ pub struct LocalConfig {
     pub helper: PathBuf,
     /// The executable that becomes PID 1 in bays.
     pub guest: PathBuf,
+    /// Where the files of bays are.
+    pub pool: Pool,
     /// The CRIU to use, instead of the first that is found.
     pub criu: Option<PathBuf>,
     /// Tests: the step before which the helper kills itself.
@@ -106,7 +111,7 @@ impl Local {
         isolation: Isolation,
         request: impl FnOnce(RuntimeSpec) -> RuntimeRequest + Send,
     ) -> Result<RuntimeHandle, BackendError> {
-        let runtime = RuntimeSpec { isolation, ..self.runtime_spec(spec).await };
+        let runtime = RuntimeSpec { isolation, ..self.runtime_spec(spec).await? };
         match self.helper.ask(&request(runtime)).await {
             Ok(RuntimeReply::Started { record }) => handle_of(&record),
             Ok(_) => Err(BackendError::HelperLost { status: "no record of PID 1".to_owned() }),
@@ -120,15 +125,37 @@ impl Local {
         }
     }
 
+    /// What the helper needs to know to capture a bay.
+    async fn capture_spec(&self, order: &CaptureOrder) -> Result<Box<CaptureSpec>, BackendError> {
+        Ok(Box::new(CaptureSpec {
+            criu: self.memory.criu()?,
+            runtime: self.runtime_spec(&order.bay).await?,
+            record: order.runtime.read().map_err(|error| BackendError::Helper(error.into()))?,
+            images: self.config.pool.checkpoint_new_memory(order.bay.bay),
+            end: order.end,
+        }))
+    }
+
     /// What the helper needs to know of a bay.
-    async fn runtime_spec(&self, spec: &StartSpec) -> RuntimeSpec {
-        let (program, programs, bay) = (self.config.guest.clone(), spec.disk.programs.clone(), spec.bay);
-        let ctl = tokio::task::spawn_blocking(move || program_on_pool(&program, &programs, bay)).await;
+    async fn runtime_spec(&self, spec: &StartSpec) -> Result<RuntimeSpec, BackendError> {
+        let (program, pool, bay) = (self.config.guest.clone(), self.config.pool.clone(), spec.bay);
+        let bounded = spec.limits.io_read_mibps.is_some() || spec.limits.io_write_mibps.is_some();
+        let disk = pool.bay_disk(bay);
+        let programs = disk.programs.clone();
+        let prepared = tokio::task::spawn_blocking(move || {
+            // A bay of an earlier release has no such directory.
+            pool.checkpoints_shown(bay)?;
+            let io_devices = if bounded { pool.devices()? } else { Vec::new() };
+            Ok((io_devices, program_on_pool(&program, &programs, bay)))
+        });
+        let prepared: Result<_, PoolError> =
+            prepared.await.map_err(|error| BackendError::Helper(io::Error::other(error)))?;
+        let (io_devices, ctl) = prepared.map_err(|error| BackendError::Disk(Box::new(error.to_api())))?;
         // A bay without `bay-ctl` is better than none.
-        let ctl = ctl.map_err(io::Error::other).flatten().inspect_err(|error| {
+        let ctl = ctl.inspect_err(|error| {
             tracing::warn!(bay = %spec.bay, %error, "the bay goes without bay-ctl");
         });
-        RuntimeSpec {
+        Ok(RuntimeSpec {
             place: self.place(spec.bay),
             name: spec.name.clone(),
             machine_id: spec.machine_id.clone(),
@@ -136,20 +163,20 @@ impl Local {
             certificate: spec.certificate.clone(),
             ssh: spec.ssh.clone(),
             secrets: spec.secrets.clone(),
-            root: spec.disk.root.clone(),
-            workspace: spec.disk.workspace.clone(),
-            state: spec.disk.state.clone(),
-            checkpoints: spec.disk.checkpoints.clone(),
+            root: disk.root,
+            workspace: disk.workspace,
+            state: disk.state,
+            checkpoints: disk.checkpoints,
             mounts: spec.mounts.clone(),
             id_base: spec.id_base,
             fork_index: spec.fork_index,
             limits: spec.limits.clone(),
             isolation: self.isolation(),
-            io_devices: spec.io_devices.clone(),
+            io_devices,
             guest: self.config.guest.clone(),
             ctl: ctl.ok(),
             die_before: self.config.die_before.clone(),
-        }
+        })
     }
 }
 
@@ -176,6 +203,10 @@ impl Backend for Local {
             nested_containers: Support::Yes,
             quota: Support::Yes,
         }
+    }
+
+    fn files(&self) -> Arc<dyn BayFiles> {
+        Arc::new(self.config.pool.clone())
     }
 
     fn facts(&self, runtime: &RuntimeHandle) -> RuntimeFacts {
@@ -225,7 +256,7 @@ impl Backend for Local {
     }
 
     async fn examine(&self, order: &CaptureOrder) -> Result<Vec<Obstacle>, BackendError> {
-        self.memory.examine(&self.helper, order, self.runtime_spec(&order.bay).await).await
+        self.memory.examine(&self.helper, self.capture_spec(order).await?).await
     }
 
     async fn capture(
@@ -233,26 +264,25 @@ impl Backend for Local {
         order: &CaptureOrder,
         while_stopped: WhileStopped<'_>,
     ) -> Result<Captured, BackendError> {
-        let runtime = self.runtime_spec(&order.bay).await;
-        self.memory.capture(&self.helper, order, runtime, while_stopped).await
+        self.memory.capture(&self.helper, self.capture_spec(order).await?, while_stopped).await
     }
 
     async fn abandon(&self, order: &CaptureOrder) -> Result<(), BackendError> {
-        self.memory.abandon(&self.helper, order, self.runtime_spec(&order.bay).await).await
+        self.memory.abandon(&self.helper, self.capture_spec(order).await?).await
     }
 
-    async fn can_restore(&self, images: &Path) -> Result<(), BackendError> {
-        self.memory.can_restore(images).await
+    async fn can_restore(&self, from: Point) -> Result<(), BackendError> {
+        self.memory.can_restore(&self.config.pool.checkpoint_memory(from)).await
     }
 
     async fn restore(
         &self,
         spec: &StartSpec,
-        images: &Path,
+        from: Point,
         fork_index: Option<u32>,
     ) -> Result<Restored, BackendError> {
-        let runtime = self.runtime_spec(spec).await;
-        let restored = self.memory.restore(&self.helper, runtime, images, fork_index).await;
+        let (runtime, images) = (self.runtime_spec(spec).await?, self.config.pool.checkpoint_memory(from));
+        let restored = self.memory.restore(&self.helper, runtime, &images, fork_index).await;
         if restored.is_err()
             && let Err(clearing) = self.clear(spec.bay).await
         {
@@ -277,14 +307,15 @@ impl Backend for Local {
         let Some(groups) = self.groups().cloned() else {
             return Err(BackendError::LimitUnsupported("this host has no cgroups".to_owned()));
         };
-        let (group, spec) = (self.place(spec.bay).cgroup, spec.clone());
+        let (group, spec, pool) = (self.place(spec.bay).cgroup, spec.clone(), self.config.pool.clone());
         // Taking memory back may take its time.
         let set = tokio::task::spawn_blocking(move || {
-            let placing = LimitContext { turn: spec.id_base / ID_RANGE, devices: &spec.io_devices };
-            groups.set_limits(&group, &spec.limits, placing, false)
+            let devices = pool.devices().map_err(|error| BackendError::Disk(Box::new(error.to_api())))?;
+            let placing = LimitContext { turn: spec.id_base / ID_RANGE, devices: &devices };
+            groups.set_limits(&group, &spec.limits, placing, false).map_err(limit_failure)
         });
         match set.await {
-            Ok(set) => set.map_err(limit_failure),
+            Ok(set) => set,
             Err(error) => Err(BackendError::Helper(io::Error::other(error))),
         }
     }

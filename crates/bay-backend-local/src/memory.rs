@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bay_backend::{BackendError, CaptureOrder, Captured, Restored, WhileStopped};
+use bay_backend::{BackendError, Captured, Restored, WhileStopped};
 use bay_runtime::{PROGRAM, can_restore_here, find_criu};
 use bay_types::backend::Support;
 use bay_types::runtime::{
@@ -45,31 +45,15 @@ impl Memory {
         }
     }
 
-    fn criu(&self) -> Result<Criu, BackendError> {
+    pub(crate) fn criu(&self) -> Result<Criu, BackendError> {
         self.0.clone().map_err(|why| BackendError::MemoryUnsupported(needs_criu(&why)))
-    }
-
-    fn capture_spec(
-        &self,
-        order: &CaptureOrder,
-        runtime: RuntimeSpec,
-    ) -> Result<Box<CaptureSpec>, BackendError> {
-        Ok(Box::new(CaptureSpec {
-            criu: self.criu()?,
-            runtime,
-            record: order.runtime.read().map_err(|error| BackendError::Helper(error.into()))?,
-            images: order.images.clone(),
-            end: order.end,
-        }))
     }
 
     pub(crate) async fn examine(
         &self,
         helper: &Helper,
-        order: &CaptureOrder,
-        runtime: RuntimeSpec,
+        spec: Box<CaptureSpec>,
     ) -> Result<Vec<Obstacle>, BackendError> {
-        let spec = self.capture_spec(order, runtime)?;
         match helper.ask(&RuntimeRequest::Examine(spec)).await? {
             RuntimeReply::Examined { obstacles } => Ok(obstacles),
             other => Err(unexpected(&other)),
@@ -79,12 +63,10 @@ impl Memory {
     pub(crate) async fn capture(
         &self,
         helper: &Helper,
-        order: &CaptureOrder,
-        runtime: RuntimeSpec,
+        spec: Box<CaptureSpec>,
         while_stopped: WhileStopped<'_>,
     ) -> Result<Captured, BackendError> {
-        let spec = self.capture_spec(order, runtime)?;
-        let request = RuntimeRequest::Capture(spec.clone());
+        let (bay, request) = (spec.runtime.place.bay_id, RuntimeRequest::Capture(spec.clone()));
         let captured =
             match tokio::time::timeout(MEMORY_DEADLINE, talk(helper, &request, while_stopped)).await {
                 Ok(captured) => captured,
@@ -94,20 +76,15 @@ impl Memory {
         if captured.as_ref().is_err_and(|error| !matches!(error, BackendError::Obstacles(_)))
             && let Err(error) = helper.ask_within(&RuntimeRequest::Mend(spec), MEMORY_DEADLINE).await
         {
-            tracing::warn!(bay = %order.bay.bay, %error, "could not remove what a failed capture left");
+            tracing::warn!(bay = %bay, %error, "could not remove what a failed capture left");
         }
         captured
     }
 
     /// A helper whose daemon is gone sees that when CRIU is done, and lets everything go on. It holds the bay's lock until
     /// then.
-    pub(crate) async fn abandon(
-        &self,
-        helper: &Helper,
-        order: &CaptureOrder,
-        runtime: RuntimeSpec,
-    ) -> Result<(), BackendError> {
-        let request = RuntimeRequest::Mend(self.capture_spec(order, runtime)?);
+    pub(crate) async fn abandon(&self, helper: &Helper, spec: Box<CaptureSpec>) -> Result<(), BackendError> {
+        let request = RuntimeRequest::Mend(spec);
         helper.ask_within(&request, MEMORY_DEADLINE).await.map(drop)
     }
 

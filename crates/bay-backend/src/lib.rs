@@ -24,23 +24,26 @@
 use std::fmt::Debug;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bay_pool::BayDisk;
 use bay_types::backend::Support;
 use bay_types::bay::{Author, Isolation, Limits, Mount};
+use bay_types::checkpoint::Point;
 pub use bay_types::egress::Dropped;
 use bay_types::egress::{Process, Transport, Who};
 use bay_types::guest::GatewaySsh;
 pub use bay_types::runtime::{Moved, Obstacle, RuntimeHandle};
 use bay_types::stats::BayStats;
 pub use bay_types::stats::{LimitEvents, NetworkUse};
-use bay_types::{BayId, BayName};
+use bay_types::{ApiError, BayId, BayName};
 use tokio::io::{AsyncRead, AsyncWrite};
+
+pub mod files;
+
+pub use files::BayFiles;
 
 pub use bay_types::backend::Capabilities;
 
@@ -70,6 +73,9 @@ pub enum BackendError {
     /// The caller's own part of a capture failed.
     #[error("the capture was given up: {0}")]
     Snapshot(String),
+    /// The driver's disk refused; with what to do about it.
+    #[error("{}", .0.message)]
+    Disk(Box<ApiError>),
     /// Nobody here can run the bay.
     #[error("{0}")]
     DriverMissing(String),
@@ -98,14 +104,11 @@ pub struct StartSpec {
     pub ssh: Option<GatewaySsh>,
     /// What the bay has in the place of secrets.
     pub secrets: Vec<bay_types::secret::Delivered>,
-    pub disk: BayDisk,
     pub mounts: Vec<Mount>,
     pub id_base: u32,
     /// Which of the children of a fork it is; absent when it was not forked.
     pub fork_index: Option<u32>,
     pub limits: Limits,
-    /// The disks that the pool is on, each as `major:minor`.
-    pub io_devices: Vec<String>,
 }
 
 /// Limits for a runtime that runs.
@@ -114,7 +117,6 @@ pub struct LimitSpec {
     pub bay: BayId,
     pub id_base: u32,
     pub limits: Limits,
-    pub io_devices: Vec<String>,
 }
 
 /// Memory that was kept.
@@ -138,8 +140,6 @@ pub struct CaptureOrder {
     /// The bay as it was started.
     pub bay: StartSpec,
     pub runtime: RuntimeHandle,
-    /// Directory for the images, on the pool; must not exist, its parent must.
-    pub images: PathBuf,
     /// Whether the bay ends with the capture.
     pub end: bool,
 }
@@ -253,6 +253,8 @@ pub trait Backend: Send + Sync + Debug {
             Support::No { reason } => Err(BackendError::MemoryUnsupported(reason)),
         }
     }
+    /// The files of its bays.
+    fn files(&self) -> Arc<dyn BayFiles>;
     /// What a handle is of. Asked for with every view of a bay: it does not wait.
     fn facts(&self, runtime: &RuntimeHandle) -> RuntimeFacts;
     async fn start(&self, spec: &StartSpec) -> Result<RuntimeHandle, BackendError>;
@@ -292,16 +294,16 @@ pub trait Backend: Send + Sync + Debug {
     async fn abandon(&self, _order: &CaptureOrder) -> Result<(), BackendError> {
         Ok(())
     }
-    /// Whether what these images hold can go on here, and if not, why. Stops and starts nothing.
-    async fn can_restore(&self, _images: &Path) -> Result<(), BackendError> {
+    /// Whether the memory of this checkpoint can go on here, and if not, why. Stops and starts nothing.
+    async fn can_restore(&self, _from: Point) -> Result<(), BackendError> {
         Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))
     }
-    /// Starts a bay from images instead of from nothing; the disk in `spec` is as it was at the capture. With a fork index
+    /// Starts a bay from a checkpoint's memory instead of from nothing; its files are those of the checkpoint. With a fork index
     /// the guest takes the identity in `spec` and runs the fork hooks before anything else goes on.
     async fn restore(
         &self,
         _spec: &StartSpec,
-        _images: &Path,
+        _from: Point,
         _fork_index: Option<u32>,
     ) -> Result<Restored, BackendError> {
         Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bay_backend::{Backend, Seen};
+use bay_backend::{Backend, BayFiles, Seen};
 use bay_store::{BayRow, Draft};
 use bay_types::bay::Desired;
 use bay_types::event::bay::BayDiskUnknown;
@@ -20,6 +20,7 @@ use bay_types::exec::EndReason;
 use bay_types::{ApiError, BayId};
 use futures_util::StreamExt;
 
+use crate::background::blocking;
 use crate::daemon::Daemon;
 use crate::reconcile;
 use crate::registry::BayHandle;
@@ -41,7 +42,7 @@ pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), ApiError> {
     sweep_runtimes(daemon, &recorded).await;
     // Seen once: whoever captured memory for the daemon before may end, and remove its images, at any moment.
     let captured: HashSet<BayId> =
-        rows.iter().filter(|row| memory::was_cut_short(daemon, row)).map(|row| row.id).collect();
+        rows.iter().filter(|row| memory::was_cut_short(&daemon.backends, row)).map(|row| row.id).collect();
     sweep_disks(daemon, &rows, &known, &captured).await?;
 
     let boot = boot_id();
@@ -93,21 +94,35 @@ async fn sweep_disks(
     captured: &HashSet<BayId>,
 ) -> Result<(), ApiError> {
     let unfinished: HashSet<BayId> = rows.iter().filter(|row| !row.disk_ready).map(|row| row.id).collect();
-    for id in daemon.with_pool(bay_pool::Pool::bay_list).await? {
+    for backend in daemon.backends.all() {
+        sweep_files(daemon, &backend.files(), &unfinished, known, captured).await?;
+    }
+    Ok(())
+}
+
+/// Removes the same from the files of one backend. Backends that share them have been through this before, which is harmless.
+async fn sweep_files(
+    daemon: &Daemon,
+    files: &Arc<dyn BayFiles>,
+    unfinished: &HashSet<BayId>,
+    known: &HashSet<BayId>,
+    captured: &HashSet<BayId>,
+) -> Result<(), ApiError> {
+    for id in with(files, |files| files.list()).await? {
         let removed = if unfinished.contains(&id) {
             // Nothing ever ran on it; it is made anew.
-            daemon.with_pool(move |pool| pool.bay_remove(id, None)).await
+            with(files, move |files| files.remove(id, None)).await
         } else if known.contains(&id) {
             // Whoever still writes memory there ends first.
             if !captured.contains(&id) {
-                sweep_checkpoints(daemon, id).await;
+                sweep_checkpoints(daemon, files, id).await;
             }
             continue;
         } else {
             let event = Draft::of(BayDiskUnknown {});
             daemon.store.event_append(Some(id), &event).await.map_err(|e| e.to_api())?;
             let name = format!("lost-{}", id.short());
-            daemon.with_pool(move |pool| pool.bay_remove(id, Some(&name))).await
+            with(files, move |files| files.remove(id, Some(&name))).await
         };
         match removed {
             Ok(kept) => tracing::warn!(bay = %id, ?kept, "a disk without a bay was removed"),
@@ -119,12 +134,20 @@ async fn sweep_disks(
     Ok(())
 }
 
+async fn with<T: Send + 'static>(
+    files: &Arc<dyn BayFiles>,
+    work: impl FnOnce(&dyn BayFiles) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let files = Arc::clone(files);
+    blocking(move || work(&*files)).await
+}
+
 /// Removes checkpoints that were never whole, or whose removal was cut short.
-async fn sweep_checkpoints(daemon: &Daemon, id: BayId) {
+async fn sweep_checkpoints(daemon: &Daemon, files: &Arc<dyn BayFiles>, id: BayId) {
     let swept = async {
         let rows = daemon.store.checkpoint_list(id).await.map_err(|e| e.to_api())?;
         let known = checkpoints::names(&rows);
-        daemon.with_pool(move |pool| pool.checkpoint_sweep(id, &known)).await
+        with(files, move |files| files.checkpoint_sweep(id, &known)).await
     };
     if let Err(error) = swept.await {
         tracing::error!(bay = %id, message = %error.message, "unfinished checkpoints could not be removed");
@@ -142,7 +165,7 @@ async fn end_capture(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, row: BayRow)
         if let Err(error) = memory::abandon(&daemon, &handle, &row).await {
             tracing::error!(bay = %handle.name, message = %error.message, "a capture that was cut short could not be ended");
         }
-        sweep_checkpoints(&daemon, handle.id).await;
+        sweep_checkpoints(&daemon, &handle.backend.files(), handle.id).await;
     });
     let _ = is_alone.await;
     let _ = tokio::time::timeout(IN_ORDER_WITHIN, ending).await;

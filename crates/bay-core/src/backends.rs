@@ -9,9 +9,10 @@ use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bay_backend::files::NoFiles;
 use bay_backend::{
-    Backend, BackendError, BoxedStream, Capabilities, EgressPort, LimitSpec, NetworkUse, RuntimeFacts,
-    RuntimeHandle, Seen, StartSpec,
+    Backend, BackendError, BayFiles, BoxedStream, Capabilities, EgressPort, LimitSpec, NetworkUse,
+    RuntimeFacts, RuntimeHandle, Seen, StartSpec,
 };
 use bay_types::backend::{
     AttributionGrain, BackendName, EgressControl, FilesCheckpoint, IsolationGrade, Support,
@@ -93,6 +94,7 @@ pub(crate) fn without_driver(bay: &BayName, why: &str) -> ApiError {
 /// What a backend's error is to a caller of the API.
 pub(crate) fn refusal(error: &BackendError) -> ApiError {
     match error {
+        BackendError::Disk(error) => return (**error).clone(),
         BackendError::Hangs(_) => {
             return ApiError::new(
                 ErrorCode::BayFailed,
@@ -177,6 +179,10 @@ impl Backend for Missing {
             nested_containers: no(),
             quota: no(),
         }
+    }
+
+    fn files(&self) -> Arc<dyn BayFiles> {
+        Arc::new(NoFiles(refusal(&self.error())))
     }
 
     fn facts(&self, _: &RuntimeHandle) -> RuntimeFacts {

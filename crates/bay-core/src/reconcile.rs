@@ -404,13 +404,13 @@ impl Reconciler {
         let image = row.image_id;
         let disk_mib = row.spec.limits.disk_mib;
         let from = begins_from(row);
-        self.daemon
-            .with_pool(move |pool| {
-                match pool.bay_create(id, image, &from, disk_mib) {
-                    Ok(disk) => Ok(disk),
+        self.handle
+            .with_files(move |files| {
+                match files.create(id, image, &from, disk_mib) {
+                    Ok(()) => Ok(()),
                     Err(error) => {
                         // Nothing ran on it yet, so a half-made disk holds nothing that could be lost.
-                        let _ = pool.bay_remove(id, None);
+                        let _ = files.remove(id, None);
                         Err(error)
                     }
                 }
@@ -430,7 +430,7 @@ impl Reconciler {
     async fn restore(&mut self, row: &BayRow) -> Result<(), ApiError> {
         let Some(point) = row.restore_wanted else { return Ok(()) };
         let (id, state) = (row.id, row.thaw_from.is_some());
-        let restored = self.daemon.with_pool(move |pool| pool.bay_restore(id, point, state)).await;
+        let restored = self.handle.with_files(move |files| files.restore(id, point, state)).await;
         if let Err(error) = restored {
             // What is wanted beside it is not held up by the refusal.
             self.handle.wake.notify_one();
@@ -469,7 +469,7 @@ impl Reconciler {
         let Some(image) = row.replace_with else { return Ok(()) };
         if row.disk_ready {
             let id = row.id;
-            self.daemon.with_pool(move |pool| pool.bay_replace_root(id, image)).await?;
+            self.handle.with_files(move |files| files.replace_root(id, image)).await?;
         }
         self.update(Draft::of(BayReplaced { image: image.into() }), |row| {
             row.image_id = image;
@@ -693,7 +693,7 @@ impl Reconciler {
         let removed = match self.clear_runtime().await {
             Ok(()) => {
                 let (id, keep) = (row.id, row.keep_workspace.then(|| row.name.to_string()));
-                self.daemon.with_pool(move |pool| pool.bay_remove(id, keep.as_deref())).await
+                self.handle.with_files(move |files| files.remove(id, keep.as_deref())).await
             }
             Err(error) => Err(error),
         };

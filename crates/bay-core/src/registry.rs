@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bay_backend::{Backend, LimitEvents};
+use bay_backend::{Backend, BayFiles, LimitEvents};
 use bay_store::{BayRow, CheckpointNew, CheckpointRow, Draft, Store};
 use bay_types::bay::STOP_GRACE_S;
 use bay_types::traffic::DroppedPackets;
@@ -17,6 +17,7 @@ use bay_types::{ApiError, BayId, BayName, CheckpointName, ErrorCode, ExecId};
 use tokio::sync::{Notify, watch};
 
 use crate::backends::{Backends, BayBackend, without_driver};
+use crate::background::blocking;
 use crate::channel::GuestChannel;
 use crate::wishes::Wishes;
 
@@ -157,6 +158,16 @@ impl BayHandle {
     /// Refuses what needs the bay's driver where this daemon does not have it.
     pub(crate) fn require_driver(&self) -> Result<(), ApiError> {
         self.driver_missing.as_ref().map_or(Ok(()), |why| Err(without_driver(&self.name, why)))
+    }
+
+    /// Runs blocking work on the bay's files off the async threads.
+    pub(crate) async fn with_files<T, F>(&self, work: F) -> Result<T, ApiError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&dyn BayFiles) -> Result<T, ApiError> + Send + 'static,
+    {
+        let files = self.backend.files();
+        blocking(move || work(&*files)).await
     }
 
     pub(crate) fn egress(&self) -> Option<Arc<dyn OpenEgress>> {

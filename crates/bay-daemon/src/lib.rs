@@ -81,7 +81,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     let guest = off_the_async_threads(move || startup::guest_copy(&data_dir, &executable)).await?;
     let on_record = !store.bay_list().await?.is_empty();
     let pool = open_pool(&config, store.daemon_id().to_owned(), on_record).await?;
-    let backends = drivers(&config, store.daemon_id(), guest.clone(), &fault).await;
+    let backends = drivers(&config, store.daemon_id(), guest.clone(), &pool, &fault).await;
     let daemon = Daemon::assemble(Parts {
         store,
         pool: Some(pool),
@@ -144,6 +144,7 @@ async fn drivers(
     config: &ServerConfig,
     daemon_id: &str,
     guest: PathBuf,
+    pool: &Pool,
     fault: &Fault,
 ) -> Vec<Arc<dyn Backend>> {
     let local = Local::open(LocalConfig {
@@ -151,6 +152,7 @@ async fn drivers(
         cgroup: PathBuf::from("workbay").join(daemon_id),
         helper: guest.clone(),
         guest,
+        pool: pool.clone(),
         criu: config.criu.clone(),
         die_before: fault.runtime.clone(),
     });

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::body::Body;
+use bay_backend::files::NoFiles;
 use bay_backend::{
-    Backend, BackendError, BoxedStream, EgressPort, LimitEvents, RuntimeFacts, Seen, StartSpec,
+    Backend, BackendError, BayFiles, BoxedStream, EgressPort, LimitEvents, RuntimeFacts, Seen, StartSpec,
 };
 use bay_store::{BayNew, Draft, NameChoice, Store};
 use bay_types::backend::{
@@ -54,6 +55,10 @@ struct Scripted {
     oom_kills: Arc<AtomicU64>,
 }
 
+fn no_disk() -> ApiError {
+    ApiError::new(ErrorCode::Interrupted, "there is no disk here", "")
+}
+
 #[async_trait]
 impl Backend for Scripted {
     fn isolation(&self) -> Isolation {
@@ -72,7 +77,7 @@ impl Backend for Scripted {
         }
     }
     async fn start(&self, _: &StartSpec) -> Result<RuntimeHandle, BackendError> {
-        Ok(runtime())
+        Err(BackendError::Disk(Box::new(no_disk())))
     }
     async fn inspect(&self, _: BayId, _: &RuntimeHandle) -> Seen {
         assert!(!self.defect.swap(false, Ordering::SeqCst), "a defect");
@@ -83,6 +88,9 @@ impl Backend for Scripted {
     }
     async fn network(&self, _: &RuntimeHandle) -> bay_backend::NetworkUse {
         bay_backend::NetworkUse::default()
+    }
+    fn files(&self) -> Arc<dyn BayFiles> {
+        Arc::new(NoFiles(no_disk()))
     }
     fn facts(&self, runtime: &RuntimeHandle) -> RuntimeFacts {
         RuntimeFacts { identity: serde_json::to_string(runtime).unwrap(), ..RuntimeFacts::default() }

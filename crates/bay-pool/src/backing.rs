@@ -1,14 +1,15 @@
-//! The file that holds the pool where the disk itself is not btrfs: making it, showing it as a block device, mounting
-//! it, growing it.
+//! The file that holds the pool if the disk itself is not btrfs: making it, attaching it as a block device,
+//! mounting and growing it.
 //!
 //! ```text
 //!  (nothing) ── fallocate pool.img.new ── mkfs ── fsync ── rename ──► pool.img ── loop device ── mount ──► mounted
 //! ```
 //!
-//! All of it happens under `pool.lock`, so that two daemons can share a pool. Killed anywhere, the next open finds
-//! either no `pool.img` (and begins again, removing `pool.img.new`) or a complete one. An existing `pool.img` is never
-//! formatted, whatever its state. The file is allocated in full and never made sparse (the filesystem is mounted
-//! `nodiscard`, because a discard would punch holes into it): a full host disk must not become a write error inside.
+//! All of this happens under `pool.lock`, so that two daemons can share a pool. After a kill at any moment, the
+//! next open finds either no `pool.img` (and starts again, removing `pool.img.new`) or a complete one. An existing
+//! `pool.img` is never formatted. The file is fully allocated and never sparse, because a full host disk must not
+//! become a write error inside the pool. So the filesystem is mounted `nodiscard`: a discard would make the file
+//! sparse.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -20,48 +21,48 @@ use std::time::{Duration, Instant};
 use bay_git::SYSTEM_PATH;
 use bay_sys::btrfs;
 use bay_sys::loopdev::LoopDevice;
-use bay_types::progress::Progress;
+use bay_types::progress::{Progress, Report};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::Report;
 use crate::error::{Doing, PoolError, Result, one_line};
+use crate::files::{make_private_dir, remove_if_there, retry, sync_dir};
 
 const MIB: u64 = 1024 * 1024;
 const GIB: u64 = 1024 * MIB;
 
-/// A new pool takes a third of the free disk, within these bounds.
+/// A new pool takes a third of the free disk space, within these bounds.
 const DEFAULT_MAX: u64 = 32 * GIB;
 const DEFAULT_MIN: u64 = 2 * GIB;
-/// Smaller than this and btrfs has no room to work.
+/// A smaller btrfs cannot work.
 const SMALLEST: u64 = 128 * MIB;
-/// What the pool leaves free on the host's disk, unless the operator says how much: this much, and this part of the whole.
+/// Default free space left on the host's disk: at least this much, and this part of the disk.
 const HOST_RESERVE: u64 = 2 * GIB;
 const HOST_RESERVE_DIVISOR: u64 = 10;
-/// The pool grows when less than this is free in it, or less than this part of it.
+/// The pool grows if its free space is below this, or below this part of its size.
 const LOW: u64 = GIB;
 const LOW_DIVISOR: u64 = 10;
-/// It grows by a quarter of its size, within these bounds.
+/// A growth is a quarter of its size, within these bounds.
 const STEP_MIN: u64 = 256 * MIB;
 const STEP_MAX: u64 = 16 * GIB;
 const STEP_DIVISOR: u64 = 4;
 
-/// How long an unmount waits for the last users, and how often it looks.
+/// How long an unmount waits for the last users, and how often it tries.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(3);
 const UNMOUNT_RETRY: Duration = Duration::from_millis(10);
 
-/// Where the first superblock is, and where in it its signature and its size are.
+/// The offset of the first superblock, and in it the offsets of signature and size.
 const SUPERBLOCK_AT: u64 = 64 * 1024;
 const SIGNATURE_AT: usize = 0x40;
 const TOTAL_BYTES_AT: usize = 0x70;
 const SIGNATURE: &[u8; 8] = b"_BHRfS_M";
 
-/// The directory that holds a pool file, and its parts.
+/// The directory with the pool file and its mount point.
 #[derive(Debug, Clone)]
 pub(crate) struct Backing {
     dir: PathBuf,
-    /// Bytes that it leaves free on the host's disk, if the operator said how many.
+    /// Bytes left free on the host's disk, if the operator set them.
     reserve: Option<u64>,
 }
 
@@ -75,7 +76,7 @@ impl Backing {
         Self { dir: dir.to_owned(), reserve: reserve_mib.map(|mib| mib.saturating_mul(MIB)) }
     }
 
-    /// What may be taken of the host's disk without leaving it too little.
+    /// Bytes that the pool may take of the host's disk.
     fn spare(&self, host: &Space) -> u64 {
         let usual = || HOST_RESERVE.max(host.total / HOST_RESERVE_DIVISOR);
         host.free.saturating_sub(self.reserve.unwrap_or_else(usual))
@@ -103,7 +104,7 @@ impl Backing {
         Ok(PoolLock { _file: file })
     }
 
-    /// Fails where a new pool would be made.
+    /// Fails if there is no pool yet.
     pub(crate) fn must_exist(&self) -> Result<()> {
         if self.image().exists() || on_btrfs(&self.mount_point()).unwrap_or(false) {
             return Ok(());
@@ -130,7 +131,7 @@ impl Backing {
             self.mount(&image)?;
         }
         if size.file > size.filesystem {
-            // A growth was cut short after the file had grown.
+            // A growth was interrupted after it enlarged the file.
             self.fit(&image)?;
         }
         Ok(())
@@ -250,7 +251,7 @@ impl Backing {
         })
     }
 
-    /// Reads the superblock: is the file a whole btrfs?
+    /// Checks that the file is a complete btrfs.
     fn check(&self, image: &File) -> Result<Sizes> {
         let file = image.metadata().doing(|| "look at the pool file".to_owned())?.len();
         let mut block = [0_u8; 4096];
@@ -277,8 +278,8 @@ impl Backing {
     }
 
     fn mount(&self, image: &File) -> Result<()> {
-        // Another daemon's mount namespace may hold the file: a second device for the same filesystem would be a
-        // second writer.
+        // The file may already be attached in another daemon's mount namespace. A second device for the same
+        // filesystem would be a second writer.
         let existing = LoopDevice::of_file(image).doing(|| "look for the pool's loop device".to_owned())?;
         let device = match existing {
             Some(device) => device,
@@ -307,7 +308,7 @@ impl Backing {
         }
     }
 
-    /// Makes device and filesystem as large as the file.
+    /// Enlarges the device and the filesystem to the size of the file.
     fn fit(&self, image: &File) -> Result<()> {
         let device = LoopDevice::of_file(image)
             .and_then(|device| device.ok_or_else(|| io::Error::from(Errno::NODEV)))
@@ -317,7 +318,7 @@ impl Backing {
         btrfs::resize_to_device(&top).doing(|| "grow the pool".to_owned())
     }
 
-    /// Grows the pool when it has less than `needed` bytes free (or too little in general). Says whether it grew.
+    /// Grows the pool if it has less than `needed` bytes free, or generally too little. Returns whether it grew.
     pub(crate) fn grow(&self, needed: u64) -> Result<bool> {
         if !self.is_low(needed)? {
             return Ok(false);
@@ -341,7 +342,7 @@ impl Backing {
         match retry(|| rustix::fs::fallocate(&image, FallocateFlags::empty(), size, step)) {
             Ok(()) => {}
             Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => {
-                // What was reserved in part goes back; the filesystem inside ends before it.
+                // Release what was allocated. The filesystem ends before it.
                 image.set_len(size).doing(|| "give back space of the disk".to_owned())?;
                 return Ok(false);
             }
@@ -352,7 +353,7 @@ impl Backing {
         Ok(true)
     }
 
-    /// How much larger the file may become on the disk as it is now.
+    /// How much the file can grow on the disk.
     pub(crate) fn room_to_grow(&self) -> Result<u64> {
         let spare = self.spare(&Space::of(&self.dir)?);
         Ok(if spare < STEP_MIN { 0 } else { spare })
@@ -364,7 +365,7 @@ impl Backing {
         Ok(pool.free < low)
     }
 
-    /// Unmounts the pool; the loop device goes with the mount.
+    /// Unmounts the pool. The loop device is detached with it.
     pub(crate) fn unmount(&self) -> Result<()> {
         let _lock = Self::lock(&self.dir)?;
         if !on_btrfs(&self.mount_point())? {
@@ -373,8 +374,8 @@ impl Backing {
         let began = Instant::now();
         loop {
             match rustix::mount::unmount(self.mount_point(), UnmountFlags::empty()) {
-                // A program that is being started holds copies of our descriptors until it runs: nothing tells when
-                // they are gone, so it is tried again.
+                // A program that is starting holds copies of our descriptors until its `exec`. Nothing signals that
+                // moment, so the unmount is retried.
                 Err(Errno::BUSY) if began.elapsed() < UNMOUNT_PATIENCE => {
                     std::thread::park_timeout(UNMOUNT_RETRY);
                 }
@@ -389,7 +390,7 @@ struct Sizes {
     filesystem: u64,
 }
 
-/// How much a filesystem has.
+/// The space of a filesystem.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Space {
     pub(crate) total: u64,
@@ -414,44 +415,12 @@ pub(crate) fn on_btrfs(path: &Path) -> Result<bool> {
     btrfs::is_btrfs(&directory).doing(|| format!("look at {}", path.display()))
 }
 
-/// A directory that nobody but root can enter; made when absent.
-pub(crate) fn make_private_dir(path: &Path) -> Result<()> {
-    match rustix::fs::mkdir(path, rustix::fs::Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
-        Err(error) => Err(error).doing(|| format!("make the directory {}", path.display())),
-    }
-}
-
-pub(crate) fn remove_if_there(path: &Path) -> Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).doing(|| format!("remove {}", path.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Makes names in a directory survive a power cut.
-pub(crate) fn sync_dir(path: &Path) -> Result<()> {
-    File::open(path).and_then(|directory| directory.sync_all()).doing(|| format!("sync {}", path.display()))
-}
-
-/// Repeats a call that a signal cut short.
-pub(crate) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            other => return other,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_large_disk_that_is_nearly_full_has_room_if_the_operator_says_so() {
+    fn on_a_large_and_nearly_full_disk_the_operators_reserve_leaves_room() {
         let host = Space { total: 252 * GIB, free: 15 * GIB, read_only: false };
         let spare = |reserve_mib| Backing::new(Path::new("/pool"), reserve_mib).spare(&host);
         assert_eq!(spare(None), 0);

@@ -1,56 +1,41 @@
-//! The files of bays: a root (snapshot of an image), a workspace (empty, or a snapshot of a checkout), a state
+//! The files of bays: a root (snapshot of an image), a workspace (empty, or a snapshot of a checkout), and a state
 //! directory for the guest.
 //!
 //! ```text
-//!  bays/<id>/            ◄── bay_create fills in what is missing, in any order, each part atomic by itself
+//!  bays/<id>/            ◄── bay_create makes the missing parts, in any order, each atomically
 //!    state  workspace  root
-//!    checkpoints/        ◄── see `checkpoint`
+//!    checkpoints/            see `checkpoint`
 //!    root.new            ◄── bay_replace_root: made, then exchanged with root, then removed (bay_restore: all parts)
-//!    kept-as             ◄── bay_remove that keeps the workspace: where it goes, written before it goes
+//!    kept-as             ◄── bay_remove that keeps the workspace: its new name, written before the move
 //! ```
 //!
-//! A bay is complete when all three subvolumes are there. There is no rename at the end of a creation on purpose: the
-//! snapshots commit the directory with them, while a later rename could be lost in a power cut together with what the
-//! agent had already synced.
+//! A bay is complete when all three subvolumes exist. Creation does not end with a rename: each snapshot commits
+//! the directory with it, while a rename afterwards could be lost in a power cut together with data that the agent
+//! had already synced.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use bay_backend::files::{BayUsage, WorkspaceFrom};
 use bay_sys::btrfs;
 use bay_types::{BayId, ImageId};
 use jiff::Timestamp;
 use rustix::fs::{CWD, RenameFlags};
 
-use crate::backing::make_private_dir;
 use crate::checkpoint::beside;
 use crate::error::{Doing, PoolError, Result};
-use crate::pool::{Pool, write_whole};
+use crate::files::{make_private_dir, write_whole};
+use crate::kept_workspaces;
+use crate::pool::{BayDisk, Pool};
 use crate::subvolume::{self, entries};
-use crate::{BayDisk, BayUsage, WorkspaceFrom};
 
 const WORKSPACE_MODE: u32 = 0o755;
 const STATE_MODE: u32 = 0o700;
-/// Longest part of a kept workspace's directory that is taken from the bay's name.
+/// Most characters of the bay's name in the name of a kept workspace.
 const MAX_KEPT_NAME: usize = 100;
 
 impl Pool {
-    pub(crate) fn bay_dir(&self, bay: BayId) -> PathBuf {
-        self.corner("bays").join(bay.to_string())
-    }
-
-    #[must_use]
-    pub fn bay_disk(&self, bay: BayId) -> BayDisk {
-        let dir = self.bay_dir(bay);
-        BayDisk {
-            root: dir.join("root"),
-            workspace: dir.join("workspace"),
-            state: dir.join("state"),
-            checkpoints: dir.join("checkpoints").join("shown"),
-            programs: self.corner("programs"),
-        }
-    }
-
-    /// Makes the files of a bay, or what is missing of them. `disk_mib` bounds what the bay holds on its own.
+    /// Makes the files of a bay, or the missing ones. `disk_mib` limits the space of the bay's own.
     pub fn bay_create(
         &self,
         bay: BayId,
@@ -85,13 +70,13 @@ impl Pool {
             }
             _ => subvolume::create(&disk.state, STATE_MODE, None),
         };
-        // A quota is called after the state, which then has to be there first.
+        // The quota group is named after the state subvolume, which must exist first.
         let mut group = None;
         if let Some(mib) = disk_mib {
             make_state()?;
             group = Some(self.quota_begin(&disk, mib)?);
         }
-        // All of them wait for a commit of the filesystem: side by side they can share one.
+        // Each snapshot waits for a commit of the filesystem. Made in parallel, they can share one.
         std::thread::scope(|scope| {
             let state = group.is_none().then(|| scope.spawn(make_state));
             let root = root_from
@@ -111,7 +96,7 @@ impl Pool {
         Ok(disk)
     }
 
-    /// Gives a stopped bay a fresh root from an image; workspace and state stay.
+    /// Gives a stopped bay a fresh root from an image. Workspace and state stay.
     pub fn bay_replace_root(&self, bay: BayId, image: ImageId) -> Result<()> {
         self.check_writable()?;
         let disk = self.bay_disk(bay);
@@ -128,8 +113,8 @@ impl Pool {
         self.trash().remove(&new)
     }
 
-    /// Removes everything of the bay. With `keep_workspace` (the bay's name) the workspace is moved aside first, and
-    /// its new place returned; the same again when the removal is repeated.
+    /// Removes all files of the bay. With `keep_workspace` (the bay's name) the workspace is first moved aside, and
+    /// its new path returned. A repeated call returns the same path.
     pub fn bay_remove(&self, bay: BayId, keep_workspace: Option<&str>) -> Result<Option<PathBuf>> {
         let dir = self.bay_dir(bay);
         let kept = match keep_workspace {
@@ -166,7 +151,7 @@ impl Pool {
         Ok(Some(kept))
     }
 
-    /// `name-20260102T030405Z`, with a number behind it in the unlikely case that this is taken.
+    /// `name-20260102T030405Z`, with a suffix if that name is taken.
     fn kept_name(&self, name: &str) -> String {
         let safe: String = name
             .chars()
@@ -174,7 +159,7 @@ impl Pool {
             .map(|c| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '-' })
             .collect();
         let safe = if safe.is_empty() { "bay".to_owned() } else { safe };
-        let stamp = Timestamp::now().strftime(crate::kept::STAMP).to_string();
+        let stamp = Timestamp::now().strftime(kept_workspaces::STAMP).to_string();
         let base = format!("{safe}-{stamp}");
         let kept = self.corner("kept");
         if !kept.join(&base).exists() {
@@ -183,7 +168,7 @@ impl Pool {
         format!("{base}-{}", BayId::generate().short())
     }
 
-    /// Every bay that has files here, also half-made ones.
+    /// Every bay that has files here, including incomplete ones.
     pub fn bay_list(&self) -> Result<Vec<BayId>> {
         Ok(entries(&self.corner("bays"))?
             .iter()
@@ -197,13 +182,13 @@ impl Pool {
             return Err(PoolError::BayFilesMissing { bay: bay.to_string() });
         }
         let own_bytes = match self.quota_of(&disk)? {
-            Some((_, counted)) => counted.saturating_add(self.quota_before(&disk)?),
+            Some((_, counted)) => counted.saturating_add(self.uncounted_bytes(&disk)?),
             None => Self::own_bytes_counted(&disk)?,
         };
         Ok(BayUsage { own_bytes })
     }
 
-    /// Roots that a cut-short exchange left beside the right one.
+    /// Removes what interrupted exchanges of roots left.
     pub(crate) fn bay_sweep(&self) -> Result<()> {
         for dir in entries(&self.corner("bays"))? {
             for part in ["root", "workspace", "state"] {
@@ -211,28 +196,5 @@ impl Pool {
             }
         }
         Ok(())
-    }
-
-    /// How many bays of any daemon have a `part` (`root`, `workspace`) that is a snapshot of one of these.
-    pub(crate) fn bays_born_of(&self, corners: &[PathBuf], part: &str, parents: &[[u8; 16]]) -> Result<u64> {
-        let mut count = 0;
-        if parents.is_empty() {
-            return Ok(count);
-        }
-        for corner in corners {
-            let Ok(bays) = entries(&corner.join("bays")) else { continue };
-            for bay in bays {
-                // A bay may be going at this moment; then it does not count.
-                let Ok(info) = subvolume::info(&bay.join(part)) else { continue };
-                if parents.contains(&info.parent_uuid) {
-                    count += 1;
-                }
-            }
-        }
-        Ok(count)
-    }
-
-    pub(crate) fn own_corner(&self) -> PathBuf {
-        self.corner("")
     }
 }

@@ -1,10 +1,10 @@
-//! What changed in a workspace while something ran, read from the outside.
+//! Which files of a workspace changed while something ran, found from outside the bay.
 //!
-//! btrfs keeps with every inode when it was made and when it last changed, set by the kernel alone, and finds those that
-//! changed since a generation without looking at the others. So a look costs time by what changed. What such a look cannot
-//! see: names that are gone (their directory has changed, no more), and an earlier change to what has changed again since.
+//! btrfs stores with every inode when it was made and last changed. Only the kernel sets these times. It can list
+//! the inodes that changed since a generation without reading the others, so the cost depends on the number of
+//! changes. This cannot show deleted names (only that their directory changed), or an earlier change to a file that
+//! changed again later.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bay_sys::btrfs::{self, Inode};
@@ -12,16 +12,17 @@ use bay_types::BayId;
 use bay_types::timeline::FileChanges;
 use jiff::Timestamp;
 
-use crate::Pool;
 use crate::error::{Doing, Result};
+use crate::pool::Pool;
 use crate::subvolume::{info, open_dir};
+use crate::sysfs::dashed;
 
-/// Items of the filesystem's tree that one look goes through: those of about two hundred thousand changed files.
+/// Most items of the filesystem's tree that one search reads: enough for about two hundred thousand changed files.
 const MAX_ITEMS: u64 = 1_000_000;
-/// Inodes of one window whose paths are looked up, so that the better names are found.
+/// Most inodes per window whose paths are looked up, to choose the best names from.
 const NAMES_TRIED: usize = 48;
 
-/// A stretch of time in which something ran.
+/// A time window in which something ran.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     /// By [`file_clock`].
@@ -29,8 +30,9 @@ pub struct Window {
     pub to: Timestamp,
 }
 
-/// The time that a file changed now is stamped with, or a later one. The clock that the kernel stamps files by runs some
-/// milliseconds behind the time of day, and not always equally far: what begins now is to be compared with it alone.
+/// The timestamp that the kernel would give a file changed now, or a later one. The kernel's clock for files is
+/// some milliseconds behind the time of day, by a varying amount. So file times can be compared only with this
+/// clock.
 #[must_use]
 pub fn file_clock() -> Timestamp {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
@@ -38,16 +40,17 @@ pub fn file_clock() -> Timestamp {
     Timestamp::from_nanosecond(nanoseconds).unwrap_or_else(|_| Timestamp::now())
 }
 
-/// How much is made visible before a look.
+/// What to flush before a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flush {
-    /// Everything that was written.
+    /// All written data.
     All,
-    /// Names and attributes: cheap whatever waits to be written. Data that went into files that existed may be missing.
+    /// Names and attributes. This is cheap however much data waits to be written, but changes to existing files may
+    /// be missing.
     Names,
 }
 
-/// What one look found for one window.
+/// The result of a search for one window.
 struct Found {
     from_ns: i128,
     to_ns: i128,
@@ -74,8 +77,8 @@ impl Found {
     fn count(&mut self, inode: &Inode) {
         let made = self.holds(inode.made_ns);
         if !made && !self.holds(inode.changed_ns) {
-            // A file may have changed in the window and again after it. Directories change with every name in them, and
-            // are no reason to doubt the count of files.
+            // The file may have changed in the window and again after it. This does not apply to directories: they
+            // change with every name in them.
             let twice = inode.made_ns < self.from_ns && inode.changed_ns > self.to_ns;
             self.changes.at_least |= twice && !inode.is_dir;
             return;
@@ -93,23 +96,23 @@ impl Found {
 }
 
 impl Pool {
-    /// A mark for [`Pool::workspace_changes`]: what changes from now on is found by it.
+    /// The generation of a workspace: [`Pool::workspace_changes`] finds changes made after it.
     pub fn workspace_generation(&self, bay: BayId) -> Result<u64> {
         Ok(info(&self.bay_disk(bay).workspace)?.generation)
     }
 
-    /// Bytes that were written into files of the pool and are still in memory only.
+    /// Bytes written to files of the pool that are still only in memory.
     pub fn unwritten_bytes(&self) -> Result<u64> {
         let corner = self.corner("bays");
         let top = open_dir(&corner).doing(|| format!("open {}", corner.display()))?;
         let id = btrfs::filesystem_id(top).doing(|| "ask the pool for its id".to_owned())?;
         let path = format!("/sys/fs/btrfs/{}/allocation/data/bytes_may_use", dashed(id));
         let text = std::fs::read_to_string(&path).doing(|| format!("read {path}"))?;
-        // What cannot be read as a number may be any.
+        // If the text is not a number, assume the most.
         Ok(text.trim().parse().unwrap_or(u64::MAX))
     }
 
-    /// Makes what was written so far visible to [`Pool::workspace_changes`]. For all bays at once: there is one
+    /// Makes earlier changes visible to [`Pool::workspace_changes`], for all bays at once, because they share one
     /// filesystem.
     pub fn flush(&self, flush: Flush) -> Result<()> {
         let corner = self.corner("bays");
@@ -121,12 +124,12 @@ impl Pool {
         .doing(|| "write out what bays changed".to_owned())
     }
 
-    /// What changed in a workspace in each of the windows, since it had this generation at the earliest.
+    /// The changes in a workspace in each of the windows, found from generation `since` on.
     pub fn workspace_changes(&self, bay: BayId, since: u64, windows: &[Window]) -> Result<Vec<FileChanges>> {
         let path: PathBuf = self.bay_disk(bay).workspace;
         let doing = || format!("look for changes in {}", path.display());
         let top = open_dir(&path).doing(doing)?;
-        // What is older than a snapshot is its source's.
+        // Changes older than the snapshot are its source's.
         let workspace = btrfs::subvolume_info(&top).doing(doing)?;
         let since = if workspace.parent_uuid == [0; 16] { since } else { since.max(workspace.born) };
         let mut found: Vec<Found> = windows.iter().map(Found::new).collect();
@@ -139,7 +142,7 @@ impl Pool {
             .map(|window| {
                 let mut changes = window.changes;
                 changes.at_least |= !whole;
-                // A directory tells something only where no file does.
+                // A directory is named only if no file changed.
                 let is_dir = window.files.is_empty();
                 let mut paths = Vec::new();
                 for inode in if is_dir { window.directories } else { window.files } {
@@ -153,18 +156,6 @@ impl Pool {
     }
 }
 
-/// An id as the kernel writes it.
-pub(crate) fn dashed(id: [u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (at, byte) in id.iter().enumerate() {
-        if matches!(at, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
-
 fn shown(path: &[u8], is_dir: bool) -> String {
     let mut text = String::from_utf8_lossy(path).into_owned();
     if is_dir {
@@ -173,7 +164,7 @@ fn shown(path: &[u8], is_dir: bool) -> String {
     text
 }
 
-/// The few names that tell most: what a person works on before what tools keep for themselves, and what is near the top.
+/// Chooses a few telling names: a person's work before files of tools, and paths near the top first.
 fn choose(mut paths: Vec<String>) -> Vec<String> {
     let of_a_tool = |path: &String| {
         path.split('/').any(|part| {
@@ -197,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_before_or_after_is_not_counted() {
+    fn changes_before_or_after_the_window_are_not_counted() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let mut found = Found::new(&Window { from: at(10), to: at(20) });
         found.count(&inode(300, 1, 5));
@@ -206,16 +197,10 @@ mod tests {
         found.count(&inode(302, 1, 15));
         assert_eq!((found.changes.created, found.changes.changed, found.changes.at_least), (1, 1, false));
         found.count(&inode(303, 25, 30));
-        assert!(!found.changes.at_least, "what did not exist then cannot have changed then");
+        assert!(!found.changes.at_least, "a file made later cannot have changed in the window");
         found.count(&inode(304, 1, 30));
         assert!(found.changes.at_least, "it may have changed twice");
         assert_eq!(found.files, [301, 302]);
-    }
-
-    #[test]
-    fn ids_are_written_as_the_kernel_writes_them() {
-        let id = std::array::from_fn(|at| u8::try_from(at).unwrap() * 0x11);
-        assert_eq!(dashed(id), "00112233-4455-6677-8899-aabbccddeeff");
     }
 
     #[test]

@@ -1,15 +1,15 @@
-//! The files of checkpoints: read-only snapshots of a bay's three subvolumes, all of one moment.
+//! The files of checkpoints: read-only snapshots of a bay's three subvolumes, all of the same moment.
 //!
 //! ```text
-//!  bays/<id>/checkpoints/new/{root,workspace}  new-inner/state   ◄── checkpoint_take, while the bay stands still
-//!                       /shown/v3/{root,workspace}               ◄── checkpoint_keep; the newest, which the bay sees
-//!                       /older/v1/{root,workspace}                   moved there when newer ones come
-//!                       /inner/v3/state                              what the guest keeps for itself
+//!  bays/<id>/checkpoints/new/{root,workspace}  new-inner/state   ◄── checkpoint_take, while the bay is paused
+//!                       /shown/v3/{root,workspace}               ◄── checkpoint_keep; the newest ones, readable in the bay
+//!                       /older/v1/{root,workspace}                   moved there when there are newer ones
+//!                       /inner/v3/state                              the guest's own state
 //! ```
-//! Directories are moved and never the snapshots in them: the kernel does not rename what is read-only.
-//! The directory `shown` is what a bay has mounted, read-only: a subvolume needs no mount of its own to be seen below it,
-//! so checkpoints come and go there while the bay runs. A directory that the store knows nothing of was left by work that
-//! was cut short, and goes with the next [`Pool::checkpoint_sweep`].
+//! Only directories are moved, never the snapshots in them, because the kernel cannot rename a read-only subvolume.
+//! The bay has the directory `shown` mounted read-only. A subvolume below a mount needs no mount of its own, so
+//! checkpoints can be added and removed there while the bay runs. Interrupted work may leave directories that the
+//! store does not list; [`Pool::checkpoint_sweep`] removes them.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -20,8 +20,8 @@ use bay_types::checkpoint::{Point, SHOWN_INSIDE};
 use bay_types::{BayId, CheckpointName};
 use rustix::fs::{CWD, RenameFlags};
 
-use crate::backing::make_private_dir;
 use crate::error::{Doing, PoolError, Result};
+use crate::files::make_private_dir;
 use crate::pool::Pool;
 use crate::subvolume::{self, entries, open_dir};
 
@@ -29,20 +29,20 @@ const ROOT: &str = "root";
 const WORKSPACE: &str = "workspace";
 const STATE: &str = "state";
 const MEMORY: &str = "memory";
-/// What the names of files with the pages of processes begin with, among the images of memory.
+/// Prefix of image files that contain pages of processes.
 const PAGES: &[u8] = b"pages-";
-/// The guest's executable among the images (`bay_runtime::PROGRAM`), which shares its blocks with the one that runs.
+/// The guest's executable among the images (`bay_runtime::PROGRAM`). It shares its blocks with the running one.
 const PROGRAM: &str = "program";
-/// What the kernel counts files' blocks in.
+/// The kernel's unit for the blocks of a file.
 const BLOCK: u64 = 512;
-/// Below a bay's state: what its services are.
+/// In a bay's state: the definitions of its services.
 const SERVICES: &str = "services";
-/// Most definitions of services that are taken over. A bay has fewer.
+/// Most definitions of services that are copied. A bay has fewer.
 const MAX_SERVICES: usize = 1024;
-/// Longest definition that is taken over.
+/// Longest definition that is copied.
 const MAX_SERVICE_BYTES: u64 = 1 << 20;
 
-/// What the bay's users must be able to walk through.
+/// Mode of directories that the bay's users must be able to enter.
 const OPEN_MODE: u32 = 0o755;
 
 impl Pool {
@@ -50,7 +50,7 @@ impl Pool {
         self.bay_dir(bay).join("checkpoints")
     }
 
-    /// What a bay sees of its checkpoints; made when it is not there.
+    /// The directory of checkpoints that a bay can read; made if missing.
     pub fn checkpoints_shown(&self, bay: BayId) -> Result<PathBuf> {
         let top = self.checkpoints(bay);
         make_private_dir(&top)?;
@@ -60,7 +60,7 @@ impl Pool {
         Ok(shown)
     }
 
-    /// Where the parts of a checkpoint are that the bay may see.
+    /// The directory with the parts of a checkpoint that the bay may read.
     pub(crate) fn checkpoint_dir(&self, point: Point) -> Result<PathBuf> {
         let (top, name) = (self.checkpoints(point.bay), point.checkpoint.to_string());
         let places = ["shown", "older"].map(|place| top.join(place).join(&name));
@@ -70,19 +70,19 @@ impl Pool {
             .ok_or(PoolError::CheckpointNotFound { checkpoint: name })
     }
 
-    /// What belongs to a checkpoint and is not the bay's to see.
+    /// The directory with the parts of a checkpoint that the bay cannot read.
     #[must_use]
     pub fn checkpoint_inner(&self, point: Point) -> PathBuf {
         self.checkpoints(point.bay).join("inner").join(point.checkpoint.to_string())
     }
 
-    /// Where the memory of a checkpoint is, when it has any.
+    /// The directory with the memory of a checkpoint, if it has any.
     #[must_use]
     pub fn checkpoint_memory(&self, point: Point) -> PathBuf {
         self.checkpoint_inner(point).join(MEMORY)
     }
 
-    /// How many bytes come back into memory with it; nothing for one that holds files alone.
+    /// How many bytes of memory a restore needs; zero for a checkpoint of files only.
     pub fn checkpoint_memory_bytes(&self, point: Point) -> Result<u64> {
         let dir = self.checkpoint_memory(point);
         let mut bytes = 0_u64;
@@ -95,7 +95,7 @@ impl Pool {
         Ok(bytes)
     }
 
-    /// What the images of a memory checkpoint take on disk; nothing where there are none.
+    /// Disk space of the images of a memory checkpoint; `None` if there are none.
     #[must_use]
     pub fn checkpoint_disk_bytes(&self, point: Point) -> Option<u64> {
         let images = std::fs::read_dir(self.checkpoint_memory(point)).ok()?;
@@ -104,20 +104,19 @@ impl Pool {
         Some(blocks.sum::<u64>().saturating_mul(BLOCK))
     }
 
-    /// The same for one that is being made; nothing is there yet.
+    /// The directory for the memory of a checkpoint in progress; not made yet.
     #[must_use]
     pub fn checkpoint_new_memory(&self, bay: BayId) -> PathBuf {
         self.checkpoints(bay).join("new-inner").join(MEMORY)
     }
 
-    /// Makes room for so many bytes of memory, growing the pool if that is what it takes: nothing grows while a bay stands
-    /// still.
+    /// Ensures free space for `bytes` of memory, growing the pool if necessary, because it cannot grow while a bay
+    /// is paused.
     pub fn checkpoint_make_room(&self, bytes: u64) -> Result<()> {
         self.make_room(bytes)
     }
 
-    /// Writes down everything that is on its way to the disk, so that there is little left to do while the bay stands
-    /// still, and makes the places.
+    /// Flushes pending data and makes the directories, so that little is left to do while the bay is paused.
     pub fn checkpoint_prepare(&self, bay: BayId) -> Result<()> {
         self.check_writable()?;
         if let Err(error) = self.grow_if_needed() {
@@ -132,25 +131,25 @@ impl Pool {
             self.trash().remove(&new)?;
             make_private_dir(&new)?;
         }
-        // All parts are on one filesystem.
+        // All parts are on the same filesystem.
         let part = self.bay_disk(bay).workspace;
         let dir = open_dir(&part).doing(|| format!("open {}", part.display()))?;
         rustix::fs::syncfs(&dir).doing(|| format!("flush {}", part.display()))
     }
 
-    /// Everything of a checkpoint is on disk when this returns, the images of memory too.
+    /// Flushes a checkpoint, including its memory images.
     pub fn checkpoint_flush(&self, point: Point) -> Result<()> {
         let path = self.checkpoint_inner(point);
         let dir = std::fs::File::open(&path).doing(|| format!("open {}", path.display()))?;
         rustix::fs::syncfs(&dir).doing(|| format!("flush {}", path.display()))
     }
 
-    /// Snapshots the bay as it is at this moment. Whoever calls this keeps it from changing.
+    /// Takes the snapshots. The caller keeps the bay from changing meanwhile.
     pub fn checkpoint_take(&self, bay: BayId) -> Result<()> {
         let (disk, top) = (self.bay_disk(bay), self.checkpoints(bay));
         let (new, inner) = (top.join("new"), top.join("new-inner"));
         let group = self.quota_of(&disk)?.map(|(group, _)| group);
-        // All of them wait for a commit of the filesystem: side by side they share one.
+        // Each snapshot waits for a commit of the filesystem. Made in parallel, they share one.
         let take = |from: &Path, to: PathBuf| read_only(from, &to, group);
         std::thread::scope(|scope| {
             let root = scope.spawn(|| take(&disk.root, new.join(ROOT)));
@@ -163,13 +162,13 @@ impl Pool {
         })
     }
 
-    /// Gives what was taken its name and its place.
+    /// Moves the new snapshots to their final name.
     pub fn checkpoint_keep(&self, point: Point) -> Result<()> {
         let (top, name) = (self.checkpoints(point.bay), point.checkpoint.to_string());
         let (inner, shown) = (self.checkpoint_inner(point), top.join("shown").join(name));
         open_up(&top.join("new"))?;
         for (new, place) in [("new-inner", &inner), ("new", &shown)] {
-            // What an earlier attempt with this number left.
+            // An earlier attempt with this number may have left files.
             self.trash().remove(place)?;
             std::fs::rename(top.join(new), place)
                 .doing(|| format!("put {} in its place", place.display()))?;
@@ -177,7 +176,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Removes what there is of a checkpoint that will not be kept.
+    /// Removes an unfinished checkpoint.
     pub fn checkpoint_discard(&self, bay: BayId) -> Result<()> {
         let top = self.checkpoints(bay);
         for new in ["new", "new-inner"] {
@@ -186,7 +185,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Puts the newest of these where the bay sees them, and the others where it does not.
+    /// Moves the newest of these checkpoints to `shown` and the others to `older`.
     pub fn checkpoints_arrange(&self, bay: BayId, known: &[CheckpointName]) -> Result<()> {
         let top = self.checkpoints(bay);
         let older = known.len().saturating_sub(SHOWN_INSIDE);
@@ -203,7 +202,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Removes the files of a checkpoint. Harmless when there are none.
+    /// Removes the files of a checkpoint. Harmless if there are none.
     pub fn checkpoint_remove(&self, point: Point) -> Result<()> {
         let (top, name) = (self.checkpoints(point.bay), point.checkpoint.to_string());
         for place in ["shown", "older", "inner"] {
@@ -212,7 +211,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Removes what is there of checkpoints that are not known.
+    /// Removes the files of all checkpoints that are not in `known`.
     pub fn checkpoint_sweep(&self, bay: BayId, known: &[CheckpointName]) -> Result<()> {
         let top = self.checkpoints(bay);
         if !top.is_dir() {
@@ -234,8 +233,8 @@ impl Pool {
         self.checkpoints_arrange(bay, known)
     }
 
-    /// Makes the files of a bay that does not run those of a checkpoint, its own or another's. Outputs of its execs stay,
-    /// its services become those of then; with `state` everything the guest keeps becomes what it was.
+    /// Restores the files of a stopped bay from a checkpoint, its own or another bay's. The output of its execs
+    /// stays, and its services become those of the checkpoint. With `state`, the guest's whole state is restored.
     pub fn bay_restore(&self, bay: BayId, from: Point, state: bool) -> Result<()> {
         self.check_writable()?;
         let (disk, source) = (self.bay_disk(bay), self.checkpoint_dir(from)?);
@@ -248,7 +247,7 @@ impl Pool {
         if state {
             parts.push((kept_state.clone(), disk.state.clone()));
         }
-        // Everything that can fail for want of room comes before the first of them changes.
+        // All steps that need space come before the first change.
         for (from, part) in &parts {
             let new = beside(part);
             self.trash().remove(&new)?;
@@ -267,7 +266,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The state of a bay that begins as a checkpoint: all of it, or only its services.
+    /// Makes the state of a fork from a checkpoint: all of it, or only its services.
     pub(crate) fn state_from(&self, from: Point, to: &Path, whole: bool, mode: u32) -> Result<()> {
         let kept = self.checkpoint_inner(from).join(STATE);
         if whole {
@@ -296,8 +295,8 @@ pub(crate) fn read_only(from: &Path, to: &Path, group: Option<Qgroup>) -> Result
     made.doing(|| format!("snapshot {}", from.display()))
 }
 
-/// Replaces the definitions of services in a state by those of another. Both were an agent's to write: only plain files
-/// with plain names are looked at, and not more of them than a bay can have.
+/// Replaces the service definitions in one state by those of another. An agent can write both: only plain files
+/// with plain names are copied, and no more than a bay can have.
 fn take_services(from: &Path, to: &Path) -> Result<()> {
     let doing = || format!("take over the services to {}", to.display());
     let definitions = |state: &Path| -> Result<Vec<PathBuf>> {

@@ -1,4 +1,4 @@
-//! The disks below the pool, for limits of reading and writing.
+//! The disks below the pool, for limits on reading and writing.
 
 use std::fs;
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::path::Path;
 use crate::error::{Doing, Result};
 use crate::pool::Pool;
 
-/// Where the kernel lists the disks of each btrfs.
+/// The kernel's list of the disks of each btrfs.
 const FILESYSTEMS: &str = "/sys/fs/btrfs";
 
 impl Pool {
-    /// The disks that the pool's filesystem is on, each as `major:minor`; none when they cannot be found out. Whole
-    /// disks: the kernel limits no partition of its own.
+    /// The disks of the pool's filesystem, each as `major:minor`; empty if they cannot be determined. They are
+    /// whole disks, because the kernel cannot limit partitions.
     pub fn devices(&self) -> Result<Vec<String>> {
         let table = fs::read_to_string("/proc/self/mountinfo").doing(|| "read the mount table".to_owned())?;
         let Some(source) = source_of(&table, self.base()) else { return Ok(Vec::new()) };
@@ -29,7 +29,7 @@ impl Pool {
     }
 }
 
-/// What is mounted at the nearest mount point above `path`, by the last line that says so.
+/// The source of the nearest btrfs mount above `path`; of several, the last listed.
 fn source_of(table: &str, path: &Path) -> Option<String> {
     let mut best: Option<(usize, String)> = None;
     for line in table.lines() {
@@ -44,7 +44,7 @@ fn source_of(table: &str, path: &Path) -> Option<String> {
     best.map(|(_, source)| source)
 }
 
-/// Spaces and the like are written as three octal digits.
+/// Decodes special characters, which are written as three octal digits.
 fn unescape(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -64,7 +64,7 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// `major:minor` of a block device in sysfs, or of the disk it is a partition of.
+/// `major:minor` of a block device in sysfs, or of the disk that it is a partition of.
 fn whole_disk(device: &Path) -> Option<String> {
     let device = device.canonicalize().ok()?;
     let disk = if device.join("partition").exists() { device.parent()? } else { &device };

@@ -1,4 +1,4 @@
-//! What can go wrong with disk, images and repositories, and how a caller hears of it.
+//! Errors of disk, images and repositories.
 
 use std::fmt::Display;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 pub(crate) type Result<T> = std::result::Result<T, PoolError>;
 
-/// One way of failing each; `to_api` adds what the reader can do.
+/// Errors of the pool; `to_api` adds a hint for the reader.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     #[error("{program} is needed to {purpose}, and this host does not have it")]
@@ -100,7 +100,7 @@ pub enum PoolError {
 }
 
 impl PoolError {
-    /// The error as a caller sees it.
+    /// The error as the API returns it.
     #[must_use]
     pub fn to_api(&self) -> ApiError {
         let (code, next) = match self {
@@ -218,26 +218,26 @@ impl From<GitError> for PoolError {
             GitError::Missing => {
                 Self::ProgramMissing { program: "git", package: "git", purpose: "work with repositories" }
             }
-            GitError::System { doing, source } => sorted(source, doing),
+            GitError::System { doing, source } => classified(source, doing),
             GitError::Failed { location, why } => Self::Git { location, why },
-            // The cache takes in bundles and what servers send; work leaves a bay by another way.
+            // The cache only imports bundles and fetches; this error belongs to work that leaves a bay.
             GitError::Refused { why } => Self::Git { location: "in the cache".to_owned(), why },
         }
     }
 }
 
-/// Says what was being done when the system refused, and sorts the refusals that mean something of their own.
+/// Adds what was being done to an error of the system, and classifies it.
 pub(crate) trait Doing<T> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
 }
 
 impl<T, E: Into<io::Error>> Doing<T> for std::result::Result<T, E> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|error| sorted(error.into(), what()))
+        self.map_err(|error| classified(error.into(), what()))
     }
 }
 
-fn sorted(source: io::Error, doing: String) -> PoolError {
+fn classified(source: io::Error, doing: String) -> PoolError {
     match Errno::from_io_error(&source) {
         Some(Errno::NOSPC) => PoolError::Full { doing, source },
         Some(Errno::DQUOT) => PoolError::Quota { doing, source },
@@ -247,7 +247,7 @@ fn sorted(source: io::Error, doing: String) -> PoolError {
     }
 }
 
-/// Text from outside (git's remote side, an archive) as an error message quotes it.
+/// Text from outside (git's remote, an archive) as an error message quotes it.
 pub(crate) fn one_line(text: impl Display) -> String {
     /// With the ellipsis, 300 bytes of plain text.
     const SHOWN: usize = 297;
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_systems_refusals_become_codes_of_their_own() {
+    fn errors_of_the_system_become_codes_of_their_own() {
         assert_eq!(full(Errno::NOSPC), ErrorCode::PoolFull);
         assert_eq!(full(Errno::DQUOT), ErrorCode::DiskLimit);
         assert_eq!(full(Errno::ROFS), ErrorCode::PoolReadOnly);

@@ -1,9 +1,9 @@
-//! How much of the disk a bay may take: one quota group of level 1 per bay, named after its state subvolume, with the
-//! bay's three subvolumes as members.
+//! Disk limits of bays: one quota group of level 1 per bay, named after its state subvolume, with the bay's three
+//! subvolumes as members.
 //!
-//! Quotas are turned on by the first bay that needs them. What a bay wrote before it had a group may not be counted in
-//! it; that much is written down beside its files (`uncounted`) and taken off its limit. It stays so until the bay is
-//! removed: what is deleted of it later does not come back.
+//! The first bay with a limit turns quotas on. Its group may not count what a bay wrote before it had the group.
+//! That number of bytes is stored beside its files (`uncounted`) and subtracted from its limit. It stays subtracted
+//! until the bay is removed, even if the bay deletes those files.
 
 use std::path::PathBuf;
 use std::sync::PoisonError;
@@ -11,18 +11,18 @@ use std::sync::PoisonError;
 use bay_sys::btrfs::{self, Qgroup};
 use bay_types::BayId;
 
-use crate::BayDisk;
 use crate::error::{Doing, PoolError, Result};
-use crate::pool::{Pool, write_whole};
+use crate::files::write_whole;
+use crate::pool::{BayDisk, Pool};
 use crate::subvolume::{self, open_dir};
 
 const MIB: u64 = 1024 * 1024;
-/// Without quotas the bytes of a bay are counted extent by extent, and a bay can have any number of them: what is
-/// shown is then a lower bound.
+/// Without quotas, the bytes of a bay are counted extent by extent. A bay can have any number of extents, so this
+/// bounds the work and the result is then a lower bound.
 pub(crate) const MAX_EXTENTS_COUNTED: u64 = 2_000_000;
 
 impl Pool {
-    /// The quota group of a new bay, made and limited, with the state subvolume in it.
+    /// Makes the quota group of a new bay, with its limit and with the state subvolume as a member.
     pub(crate) fn quota_begin(&self, disk: &BayDisk, mib: u64) -> Result<Qgroup> {
         self.quotas_on()?;
         let top = self.top()?;
@@ -45,18 +45,18 @@ impl Pool {
         Ok(())
     }
 
-    /// The quota group that a bay already has, and what it holds.
+    /// The quota group of a bay, if it has one, and the bytes it counts.
     pub(crate) fn quota_of(&self, disk: &BayDisk) -> Result<Option<(Qgroup, u64)>> {
         let group = Qgroup::new(1, subvolume::info(&disk.state)?.id);
         let usage = btrfs::qgroup_usage(self.top()?, group).doing(|| "read a quota".to_owned())?;
         Ok(usage.map(|bytes| (group, bytes)))
     }
 
-    /// Gives a bay that exists another bound, or none. Holds at once, also for files that are open.
+    /// Changes or removes the limit of an existing bay. It takes effect at once, also for open files.
     ///
     /// # Errors
-    /// [`PoolError::QuotaInUse`] when it holds more than that already: with its quota exceeded not even deleting would
-    /// be sure to work.
+    /// [`PoolError::QuotaInUse`] if the bay already uses more: when its quota is exceeded, even deleting might
+    /// fail.
     pub fn bay_set_quota(&self, bay: BayId, mib: Option<u64>) -> Result<()> {
         let disk = self.bay_disk(bay);
         if !subvolume::exists(&disk.state) {
@@ -73,10 +73,10 @@ impl Pool {
         if self.quota_of(&disk)?.is_none() {
             self.quota_make(bay, &disk)?;
         }
-        // Also for a group that is there: whoever made it may have been killed before its members were in it.
+        // Also if the group exists: its maker may have been killed before it added the members.
         let group = self.quota_join(bay, &disk)?;
         let counted = self.quota_of(&disk)?.map_or(0, |(_, counted)| counted);
-        let before = self.quota_before(&disk)?;
+        let before = self.uncounted_bytes(&disk)?;
         let held = counted.saturating_add(before);
         if held > bytes {
             return Err(PoolError::QuotaInUse { bay: bay.to_string(), held_mib: held.div_ceil(MIB), mib });
@@ -84,30 +84,30 @@ impl Pool {
         btrfs::qgroup_limit(self.top()?, group, bytes.saturating_sub(before)).doing(doing)
     }
 
-    /// A group without members and limit for a bay that had none. What its members were never charged for is written
-    /// down first: killed in between, all of it is repeated.
+    /// Makes a group without members and limit. First the bytes that the group will not count are stored, so that a
+    /// killed call can be repeated.
     fn quota_make(&self, bay: BayId, disk: &BayDisk) -> Result<()> {
         self.quotas_on()?;
         let doing = || format!("count the disk of {bay}");
         let top = self.top()?;
         let held = Self::own_bytes_counted(disk)?;
         let mut counted = 0_u64;
-        // The kernel made a group for every subvolume when quotas were turned on, and makes one for every new one.
+        // The kernel makes a group for every subvolume while quotas are on.
         for member in Self::quota_members(disk)? {
             counted = counted.saturating_add(btrfs::qgroup_usage(&top, member).doing(doing)?.unwrap_or(0));
         }
-        write_whole(&self.before_file(disk), held.saturating_sub(counted).to_string().as_bytes())?;
+        write_whole(&self.uncounted_file(disk), held.saturating_sub(counted).to_string().as_bytes())?;
         btrfs::qgroup_create(&top, Qgroup::new(1, subvolume::info(&disk.state)?.id)).doing(doing)
     }
 
-    /// Has all of the bay counted in its group. Harmless when it is.
+    /// Adds the bay's subvolumes to its group. Harmless if they are members.
     fn quota_join(&self, bay: BayId, disk: &BayDisk) -> Result<Qgroup> {
         let top = self.top()?;
         let group = Qgroup::new(1, subvolume::info(&disk.state)?.id);
         for member in Self::quota_members(disk)? {
             btrfs::qgroup_assign(&top, member, group).doing(|| format!("count the disk of {bay}"))?;
         }
-        // Only quotas of the older kind need it; the newer kind refuses.
+        // Only the older kind of quotas needs it; the newer one refuses it.
         let _ = btrfs::quota_rescan(&top);
         Ok(group)
     }
@@ -117,13 +117,13 @@ impl Pool {
         Ok([group(&disk.root)?, group(&disk.workspace)?, group(&disk.state)?])
     }
 
-    fn before_file(&self, disk: &BayDisk) -> PathBuf {
+    fn uncounted_file(&self, disk: &BayDisk) -> PathBuf {
         disk.state.with_file_name("uncounted")
     }
 
-    /// What the bay wrote before its group counted.
-    pub(crate) fn quota_before(&self, disk: &BayDisk) -> Result<u64> {
-        let file = self.before_file(disk);
+    /// Bytes that the bay wrote before its group counted.
+    pub(crate) fn uncounted_bytes(&self, disk: &BayDisk) -> Result<u64> {
+        let file = self.uncounted_file(disk);
         match std::fs::read_to_string(&file) {
             Ok(text) => Ok(text.trim().parse().unwrap_or(0)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
@@ -131,7 +131,7 @@ impl Pool {
         }
     }
 
-    /// Bytes written through the bay's subvolumes since they were made, counted one by one.
+    /// Bytes written through the bay's subvolumes since they were made, counted by extent.
     pub(crate) fn own_bytes_counted(disk: &BayDisk) -> Result<u64> {
         let mut own_bytes = 0_u64;
         for path in [&disk.root, &disk.workspace, &disk.state] {

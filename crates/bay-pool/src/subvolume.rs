@@ -1,7 +1,7 @@
-//! Subvolumes by path, and their removal.
+//! Subvolumes by path, and removal.
 //!
-//! A removal is a rename into `trash/` (from then on the thing is gone for everybody) followed by the destruction of
-//! what lies there. A removal that was cut short is finished by the next sweep.
+//! A removal renames the path into `trash/`, after which nobody sees it any more, and then destroys it there. The
+//! next sweep finishes an interrupted removal.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::error::{Doing, PoolError, Result};
 
-/// How deep ordinary directories are followed when something of ours is removed.
+/// Deepest nesting of directories that a removal follows.
 const MAX_DEPTH: usize = 64;
 
 pub(crate) fn open_dir(path: &Path) -> io::Result<File> {
@@ -30,7 +30,7 @@ pub(crate) fn parent_and_name(path: &Path) -> io::Result<(File, &OsStr)> {
     }
 }
 
-/// An empty subvolume with this mode; left alone when it is there.
+/// Makes an empty subvolume with this mode, if it does not exist.
 pub(crate) fn create(path: &Path, mode: u32, group: Option<Qgroup>) -> Result<()> {
     let made = parent_and_name(path).and_then(|(parent, name)| btrfs::subvolume_create(&parent, name, group));
     match made {
@@ -40,7 +40,7 @@ pub(crate) fn create(path: &Path, mode: u32, group: Option<Qgroup>) -> Result<()
     rustix::fs::chmod(path, Mode::from_raw_mode(mode)).doing(|| format!("set the mode of {}", path.display()))
 }
 
-/// A writable snapshot of a subvolume; left alone when it is there.
+/// Makes a writable snapshot of a subvolume, if it does not exist.
 pub(crate) fn snapshot(source: &Path, path: &Path, group: Option<Qgroup>) -> Result<()> {
     let made = open_dir(source).and_then(|source| {
         let (parent, name) = parent_and_name(path)?;
@@ -67,14 +67,14 @@ pub(crate) fn exists(path: &Path) -> bool {
         .is_ok_and(|found| found.is_dir() && found.ino() == btrfs::SUBVOLUME_ROOT_INODE)
 }
 
-/// Destroys the subvolume at `path` with every subvolume inside it.
+/// Destroys the subvolume at `path` with all subvolumes inside it.
 fn destroy(path: &Path) -> io::Result<()> {
     let (parent, name) = parent_and_name(path)?;
     match btrfs::subvolume_destroy(&parent, name) {
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
         other => return other,
     }
-    // Nothing in a bay can make subvolumes; should one exist all the same, it must not keep the bay from going.
+    // No process in a bay can make subvolumes. If one exists anyway, it must not prevent the removal.
     let id = btrfs::subvolume_info(open_dir(path)?)?.id;
     for child in btrfs::subvolume_children(&parent, id)? {
         destroy_by_id(&parent, child, 0)?;
@@ -95,7 +95,7 @@ fn destroy_by_id(filesystem: &File, id: u64, depth: usize) -> io::Result<()> {
     }
 }
 
-/// Removes a file, a directory of ours, or a subvolume, with all it holds. Harmless when there is nothing.
+/// Removes a file, a directory or a subvolume with its contents. Harmless if there is nothing.
 pub(crate) fn remove_all(path: &Path) -> Result<()> {
     match remove_entry(path, 0) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -123,7 +123,7 @@ fn remove_entry(path: &Path, depth: usize) -> io::Result<()> {
     std::fs::remove_dir(path)
 }
 
-/// Where things wait for their destruction.
+/// The directory for removed paths until they are destroyed.
 #[derive(Debug, Clone)]
 pub(crate) struct Trash {
     dir: PathBuf,
@@ -134,7 +134,7 @@ impl Trash {
         Self { dir }
     }
 
-    /// Takes `path` out of its place at once, and destroys it. Harmless when there is nothing.
+    /// Moves `path` away at once, and destroys it. Harmless if there is nothing.
     pub(crate) fn remove(&self, path: &Path) -> Result<()> {
         let name = path.file_name().ok_or_else(|| PoolError::Io {
             doing: format!("remove {}", path.display()),
@@ -150,7 +150,7 @@ impl Trash {
         }
     }
 
-    /// Finishes removals that were cut short. One that cannot be finished is logged and left for the next time.
+    /// Finishes interrupted removals. One that fails is logged and stays for the next time.
     pub(crate) fn empty(&self) -> Result<()> {
         for path in entries(&self.dir)? {
             if let Err(error) = remove_all(&path) {

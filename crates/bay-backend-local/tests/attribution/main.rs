@@ -88,7 +88,7 @@ impl Scene {
     }
 
     fn let_go(&self, name: &str) {
-        std::fs::write(self.bay.spec.disk.workspace.join(name), "").unwrap();
+        std::fs::write(self.bay.disk.workspace.join(name), "").unwrap();
     }
 
     fn leaf(&self, exec: ExecId) -> std::path::PathBuf {

@@ -105,7 +105,7 @@ fn a_bay_goes_on_from_its_memory_in_its_place() {
     until("the session to say something", || (bay.status(session).output_bytes > 20).then_some(()));
     assert_eq!(rig.examine(&bay), []);
 
-    let moment = rig.capture(&bay, "v1");
+    let moment = rig.capture(&bay, 1);
     println!("paused for {:?}", moment.captured.pause);
     let captured = bay.last("count");
     for name in ["count", "round", "seen"] {
@@ -128,7 +128,7 @@ fn a_bay_goes_on_from_its_memory_in_its_place() {
     until("the command to say more", || (again.status(loud).output_bytes > 200).then_some(()));
     assert_eq!(again.run("hostname; cat /etc/machine-id"), format!("source\n{}", bay.spec.machine_id));
     // And once more from there: nothing of the first restore stands in the way.
-    let second = rig.capture(&again, "v2");
+    let second = rig.capture(&again, 2);
     let last = rig.restore_in_place(&again, &second);
     last.grows("round");
     in_order(&last, "count");
@@ -138,8 +138,8 @@ fn a_bay_goes_on_from_its_memory_in_its_place() {
 fn forks_of_one_capture_are_bays_of_their_own() {
     let Some(rig) = Rig::new() else { return };
     let parent = busy(&rig, &[]);
-    let moment = rig.capture(&parent, "v1");
-    let at = fs::read_to_string(moment.dir.join("workspace/count")).unwrap().lines().count();
+    let moment = rig.capture(&parent, 1);
+    let at = fs::read_to_string(moment.workspace.join("count")).unwrap().lines().count();
     let (one, notes) = rig.fork(&parent, &moment, "fork-one", 1);
     let (two, _) = rig.fork(&parent, &moment, "fork-two", 2);
     assert!(
@@ -169,7 +169,7 @@ fn forks_of_one_capture_are_bays_of_their_own() {
     assert_eq!(parent.run("ls /workspace/mine /workspace/forked 2>&1 | grep -c 'No such'"), "2");
     parent.grows("round");
 
-    let grandchild = rig.capture(&one, "v2");
+    let grandchild = rig.capture(&one, 2);
     let (third, _) = rig.fork(&one, &grandchild, "fork-three", 1);
     third.grows("round");
     in_order(&third, "count");
@@ -189,7 +189,7 @@ fn a_fork_trusts_its_own_gateway_and_still_its_parents() {
     let (mut earlier, mut moments) = (Vec::new(), 0);
     for name in ["child", "grandchild"] {
         moments += 1;
-        let moment = rig.capture(&parent, &format!("v{moments}"));
+        let moment = rig.capture(&parent, moments);
         let own = authority();
         let mut spec = rig.prepare_fork(&parent, &moment, name);
         spec.certificate = Some(own.clone());
@@ -204,7 +204,7 @@ fn a_fork_trusts_its_own_gateway_and_still_its_parents() {
         parent = fork;
     }
     // The same machine from its own moment: its files are of then, its certificate is of now.
-    let moment = rig.capture(&parent, "v3");
+    let moment = rig.capture(&parent, 3);
     parent.spec.certificate = Some(authority());
     let again = rig.restore_in_place(&parent, &moment);
     assert_eq!(again.run("cat /.bay/ca.crt"), again.spec.certificate.as_deref().unwrap().trim_end());
@@ -268,7 +268,7 @@ unshare -U true && echo nested
         all.map(|name| fs::read_link(format!("/proc/{}/ns/{name}", bay.record.pid)).unwrap()).into()
     };
     let own: BTreeSet<_> = namespaces(&bay);
-    let moment = rig.capture(&bay, "v1");
+    let moment = rig.capture(&bay, 1);
     let (fork, _) = rig.fork(&bay, &moment, "confined-too", 1);
     let shift = |text: &str, from: u32, to: u32| text.replace(&from.to_string(), &to.to_string());
     // Terminals belong to group 5 of the bay.
@@ -324,7 +324,7 @@ fn what_cannot_be_kept_is_named_and_nothing_is_stopped_for_it() {
     let told: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert!(told.iter().any(|line| line.contains("(sleep): a user namespace of its own")), "{told:?}");
     assert!(told.iter().any(|line| line.contains("(python3): a POSIX message queue")), "{told:?}");
-    let refused = rig.try_capture(&bay, "v1");
+    let refused = rig.try_capture(&bay, 1);
     assert!(matches!(refused, Err(BackendError::Obstacles(_))), "{:?}", refused.err());
     bay.grows("count");
 }
@@ -333,10 +333,10 @@ const QUEUE: &str = "import ctypes, time\nl = ctypes.CDLL(None, use_errno=True)\
 
 /// A capture during which something is killed, a while after it began.
 fn interrupted_capture(rig: &Rig, bay: &Bay, round: u64, victims: &[&str]) {
-    let name = format!("v{round}");
+    let number = u32::try_from(round).unwrap() + 1;
     let after = Duration::from_millis(5 + 17 * round);
     let captured = std::thread::scope(|scope| {
-        let capture = scope.spawn(|| rig.try_capture(bay, &name));
+        let capture = scope.spawn(|| rig.try_capture(bay, number));
         until("the capture to begin or end", || {
             (capture.is_finished() || !rig.processes("__runtime").is_empty()).then_some(())
         });
@@ -347,7 +347,7 @@ fn interrupted_capture(rig: &Rig, bay: &Bay, round: u64, victims: &[&str]) {
     let how = captured.as_ref().map(|_| "it was faster").map_err(ToString::to_string);
     println!("round {round}, {victims:?} after {after:?}: {how:?}");
     if captured.is_err() {
-        assert!(!rig.moment_dir(&name).join("memory").exists(), "images of a failed capture are removed");
+        assert!(!rig.has_unnamed_images(bay), "images of a failed capture are removed");
     }
 }
 
@@ -362,7 +362,7 @@ fn a_capture_whose_helper_is_killed_leaves_everything_running_and_nothing_behind
             in_order(&bay, name);
         }
     }
-    let moment = rig.capture(&bay, "last");
+    let moment = rig.capture(&bay, LAST);
     let again = rig.restore_in_place(&bay, &moment);
     again.grows("round");
 }
@@ -381,17 +381,19 @@ fn a_capture_whose_criu_is_killed_leaves_a_bay_that_can_be_captured() {
         interrupted_capture(&rig, &bay, round, victims);
         assert_eq!(bay.run("echo alive"), "alive");
     }
-    let moment = rig.capture(&bay, "last");
+    let moment = rig.capture(&bay, LAST);
     assert_eq!(rig.restore_in_place(&bay, &moment).run("echo alive"), "alive");
 }
 
 const ROUNDS: u64 = 15;
+/// The number of a checkpoint after all rounds.
+const LAST: u32 = 100;
 
 #[test]
 fn a_restore_that_is_killed_leaves_nothing_and_can_be_done_again() {
     let Some(rig) = Rig::new() else { return };
     let bay = busy(&rig, &[]);
-    let moment = rig.capture(&bay, "v1");
+    let moment = rig.capture(&bay, 1);
     for round in 0..ROUNDS {
         let victims: &[&str] = if round % 2 == 0 { &["criu"] } else { &["__runtime", "criu"] };
         let after = Duration::from_millis(5 + 23 * round);

@@ -161,7 +161,7 @@ fn connections_to_the_outside_end_with_a_restore_and_outlive_a_checkpoint() {
     }
 
     assert_eq!(rig.examine(&bay), []);
-    let moment = rig.capture(&bay, "v1");
+    let moment = rig.capture(&bay, 1);
     println!("paused for {:?}", moment.captured.pause);
     // The bay that was captured does not notice.
     streams.iter().for_each(|stream| says(stream, "after"));
@@ -185,7 +185,7 @@ fn connections_to_the_outside_end_with_a_restore_and_outlive_a_checkpoint() {
     assert_eq!(&heard, b"hello\n");
     until("it to end", || again.status(asked).exit);
     // The dead sockets that it still holds are kept as such.
-    let second = rig.capture(&again, "v2");
+    let second = rig.capture(&again, 2);
     let last = rig.restore_in_place(&again, &second);
     for name in INSIDE {
         last.grows(name);
@@ -218,7 +218,7 @@ fn a_service_is_told_by_its_name_before_and_after_a_restore() {
         (who.exec == Some(exec)).then(|| assert_eq!(who.service, None))
     });
 
-    let moment = rig.capture(&bay, "v1");
+    let moment = rig.capture(&bay, 1);
     drop(listener);
     let again = rig.restore_in_place(&bay, &moment);
     let listener = listen(&again);
@@ -246,11 +246,11 @@ fn connections_in_the_middle_of_something_are_kept_or_ended_too() {
         (before > 0 && queued() == before).then_some(())
     });
 
-    let moment = rig.capture(&bay, "v1");
+    let moment = rig.capture(&bay, 1);
     // In the bay that was captured each of them comes to its own end.
     half.write_all(b"bye").unwrap();
     drop((half, answer.shutdown(std::net::Shutdown::Write)));
-    std::fs::write(bay.spec.disk.workspace.join("go"), "").unwrap();
+    std::fs::write(bay.disk.workspace.join("go"), "").unwrap();
     let mut taken = Vec::new();
     upload.read_to_end(&mut taken).unwrap();
     assert!(taken.len() == UPLOAD && taken.iter().all(|byte| *byte == b'x'));
@@ -262,7 +262,7 @@ fn connections_in_the_middle_of_something_are_kept_or_ended_too() {
     }
 
     let again = rig.restore_in_place(&bay, &moment);
-    std::fs::write(again.spec.disk.workspace.join("go"), "").unwrap();
+    std::fs::write(again.disk.workspace.join("go"), "").unwrap();
     for name in ["upload", "answer", "half"] {
         let told = until(&format!("{name} to be told"), || {
             again.file(name).lines().last().filter(|line| line.contains(' ')).map(ToOwned::to_owned)

@@ -4,27 +4,26 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bay_backend::{Backend, BackendError, CaptureOrder, Captured, StartSpec};
 use bay_backend_local::{Local, LocalConfig};
 use bay_pool::{BayDisk, Pool, PoolOptions, WorkspaceFrom};
-use bay_sys::btrfs;
 use bay_tests::{image, suite, wait};
 use bay_types::bay::Mount;
+use bay_types::checkpoint::Point;
 use bay_types::exec::{ExecSpec, ExecStatus};
 use bay_types::image::ImageImport;
 use bay_types::runtime::{ID_RANGE, RuntimeHandle, RuntimeRecord};
 use bay_types::service::ServiceSpec;
-use bay_types::{BayId, ExecId, ImageId};
+use bay_types::{BayId, CheckpointName, ExecId, ImageId};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const POOL_MIB: u64 = 768;
 /// Far from what daemons give to their bays.
 const FIRST_ID_BASE: u32 = 1_900_000_000 / ID_RANGE * ID_RANGE;
-const PARTS: [&str; 3] = ["root", "workspace", "state"];
 
 pub(crate) struct Rig {
     dir: PathBuf,
@@ -41,6 +40,7 @@ pub(crate) struct Rig {
 pub(crate) struct Bay {
     pub(crate) spec: StartSpec,
     pub(crate) runtime: RuntimeHandle,
+    pub(crate) disk: BayDisk,
     /// What is in the handle.
     pub(crate) record: RuntimeRecord,
     socket: PathBuf,
@@ -48,14 +48,10 @@ pub(crate) struct Bay {
 
 /// One captured moment.
 pub(crate) struct Moment {
-    pub(crate) dir: PathBuf,
+    pub(crate) point: Point,
+    /// The checkpoint's workspace, as the bay may read it.
+    pub(crate) workspace: PathBuf,
     pub(crate) captured: Captured,
-}
-
-impl Moment {
-    pub(crate) fn images(&self) -> PathBuf {
-        self.dir.join("memory")
-    }
 }
 
 impl Rig {
@@ -97,13 +93,14 @@ impl Rig {
             cgroup: cgroup.clone(),
             helper: guest.clone(),
             guest,
+            pool: pool.clone(),
             criu: None,
             die_before: None,
         }));
         Some(Self { dir, pool, backend, runtime, image, cgroup, made: std::sync::Mutex::default() })
     }
 
-    pub(crate) fn spec(&self, name: &str, disk: BayDisk, bay: BayId, mounts: &[Mount]) -> StartSpec {
+    pub(crate) fn spec(&self, name: &str, bay: BayId, mounts: &[Mount]) -> StartSpec {
         let mut made = self.made.lock().unwrap();
         let turn = made.iter().position(|other| *other == bay).unwrap_or_else(|| {
             made.push(bay);
@@ -117,12 +114,10 @@ impl Rig {
             certificate: None,
             ssh: None,
             secrets: Vec::new(),
-            disk,
             mounts: mounts.to_vec(),
             fork_index: None,
             id_base: FIRST_ID_BASE + u32::try_from(turn).unwrap() * ID_RANGE,
             limits: bay_types::bay::Limits { memory_mib: Some(512), pids: Some(500), ..Default::default() },
-            io_devices: vec![],
         }
     }
 
@@ -130,7 +125,7 @@ impl Rig {
         let bay = BayId::generate();
         let disk = self.pool.bay_create(bay, self.image, &WorkspaceFrom::Empty, None).unwrap();
         prepare(&disk);
-        let spec = self.spec(name, disk, bay, mounts);
+        let spec = self.spec(name, bay, mounts);
         let runtime = self.runtime.block_on(self.backend.start(&spec)).unwrap();
         self.bay(spec, runtime)
     }
@@ -138,65 +133,60 @@ impl Rig {
     fn bay(&self, spec: StartSpec, runtime: RuntimeHandle) -> Bay {
         let socket = self.dir.join("run").join(spec.bay.to_string()).join("guest.sock");
         let record = runtime.read().unwrap();
-        Bay { spec, runtime, record, socket }
+        let disk = self.pool.bay_disk(spec.bay);
+        Bay { spec, runtime, disk, record, socket }
     }
 
-    pub(crate) fn order(&self, bay: &Bay, images: PathBuf) -> CaptureOrder {
-        CaptureOrder { bay: bay.spec.clone(), runtime: bay.runtime.clone(), images, end: false }
+    fn order(bay: &Bay) -> CaptureOrder {
+        CaptureOrder { bay: bay.spec.clone(), runtime: bay.runtime.clone(), end: false }
     }
 
-    /// Memory and files of one moment, or why not.
-    pub(crate) fn try_capture(&self, bay: &Bay, name: &str) -> Result<Moment, BackendError> {
-        let dir = self.moment_dir(name);
-        fs::create_dir_all(&dir).unwrap();
-        let order = self.order(bay, dir.join("memory"));
-        let snapshots = async {
-            snapshot(&bay.spec.disk, &dir, true);
-            Ok(())
-        };
-        let captured = self.runtime.block_on(self.backend.capture(&order, Box::pin(snapshots)))?;
-        Ok(Moment { dir, captured })
+    /// Memory and files of one moment, or why not. `number` is the checkpoint's.
+    pub(crate) fn try_capture(&self, bay: &Bay, number: u32) -> Result<Moment, BackendError> {
+        let id = bay.spec.bay;
+        let point = Point { bay: id, checkpoint: CheckpointName::new(number).unwrap() };
+        self.pool.checkpoint_prepare(id).unwrap();
+        let snapshots = async { self.pool.checkpoint_take(id).map_err(|error| error.to_string()) };
+        let captured = self.runtime.block_on(self.backend.capture(&Self::order(bay), Box::pin(snapshots)))?;
+        self.pool.checkpoint_keep(point).unwrap();
+        let workspace = bay.disk.checkpoints.join(point.checkpoint.to_string()).join("workspace");
+        Ok(Moment { point, workspace, captured })
     }
 
-    pub(crate) fn capture(&self, bay: &Bay, name: &str) -> Moment {
-        self.try_capture(bay, name).unwrap()
+    pub(crate) fn capture(&self, bay: &Bay, number: u32) -> Moment {
+        self.try_capture(bay, number).unwrap()
+    }
+
+    /// Whether there are images of a capture that is under way, or was cut short.
+    pub(crate) fn has_unnamed_images(&self, bay: &Bay) -> bool {
+        self.pool.checkpoint_new_memory(bay.spec.bay).exists()
     }
 
     pub(crate) fn examine(&self, bay: &Bay) -> Vec<bay_backend::Obstacle> {
-        let order = self.order(bay, self.dir.join("nowhere"));
-        self.runtime.block_on(self.backend.examine(&order)).unwrap()
+        self.runtime.block_on(self.backend.examine(&Self::order(bay))).unwrap()
     }
 
     /// Ends the bay and lets it go on from that moment.
     pub(crate) fn restore_in_place(&self, bay: &Bay, moment: &Moment) -> Bay {
         self.runtime.block_on(self.backend.clear(bay.spec.bay)).unwrap();
-        let above = bay.spec.disk.root.parent().unwrap().to_owned();
-        for part in PARTS {
-            destroy(&above, part);
-        }
-        snapshot(&disk_in(&moment.dir, &bay.spec.disk), &above, false);
-        let restored =
-            self.runtime.block_on(self.backend.restore(&bay.spec, &moment.images(), None)).unwrap();
+        self.pool.bay_restore(bay.spec.bay, moment.point, true).unwrap();
+        let restored = self.runtime.block_on(self.backend.restore(&bay.spec, moment.point, None)).unwrap();
         assert_eq!(restored.notes, Vec::<String>::new());
         self.bay(bay.spec.clone(), restored.runtime)
     }
 
     pub(crate) fn fork(&self, parent: &Bay, moment: &Moment, name: &str, index: u32) -> (Bay, Vec<String>) {
         let spec = self.prepare_fork(parent, moment, name);
-        let restored =
-            self.runtime.block_on(self.backend.restore(&spec, &moment.images(), Some(index))).unwrap();
+        let restored = self.runtime.block_on(self.backend.restore(&spec, moment.point, Some(index))).unwrap();
         (self.bay(spec, restored.runtime), restored.notes)
     }
 
     /// The files of a fork that does not run yet.
     pub(crate) fn prepare_fork(&self, parent: &Bay, moment: &Moment, name: &str) -> StartSpec {
         let bay = BayId::generate();
-        let disk = self.pool.bay_disk(bay);
-        let above = disk.root.parent().unwrap().to_owned();
-        fs::create_dir_all(&above).unwrap();
-        fs::create_dir_all(&disk.checkpoints).unwrap();
-        snapshot(&disk_in(&moment.dir, &parent.spec.disk), &above, false);
-        self.spec(name, disk, bay, &parent.spec.mounts)
+        let from = WorkspaceFrom::Checkpoint { point: moment.point, state: true };
+        self.pool.bay_create(bay, self.image, &from, None).unwrap();
+        self.spec(name, bay, &parent.spec.mounts)
     }
 
     pub(crate) fn try_restore(
@@ -205,7 +195,7 @@ impl Rig {
         moment: &Moment,
         fork_index: Option<u32>,
     ) -> Result<Bay, BackendError> {
-        let restored = self.runtime.block_on(self.backend.restore(spec, &moment.images(), fork_index))?;
+        let restored = self.runtime.block_on(self.backend.restore(spec, moment.point, fork_index))?;
         Ok(self.bay(spec.clone(), restored.runtime))
     }
 
@@ -216,10 +206,6 @@ impl Rig {
     /// Whether the backend still has anything of a bay's runtime.
     pub(crate) fn holds(&self, spec: &StartSpec) -> bool {
         self.runtime.block_on(self.backend.leftovers()).unwrap().contains(&spec.bay)
-    }
-
-    pub(crate) fn moment_dir(&self, name: &str) -> PathBuf {
-        self.dir.join("pool/mnt/corners/memory").join(name)
     }
 
     pub(crate) fn kill(&self, victims: &[&str]) {
@@ -287,26 +273,6 @@ impl Drop for Rig {
     }
 }
 
-fn disk_in(dir: &Path, like: &BayDisk) -> BayDisk {
-    BayDisk {
-        root: dir.join("root"),
-        workspace: dir.join("workspace"),
-        state: dir.join("state"),
-        ..like.clone()
-    }
-}
-
-fn snapshot(from: &BayDisk, into: &Path, read_only: bool) {
-    let into = File::open(into).unwrap();
-    for (part, source) in PARTS.iter().zip([&from.root, &from.workspace, &from.state]) {
-        btrfs::snapshot(File::open(source).unwrap(), &into, part.as_ref(), read_only, None).unwrap();
-    }
-}
-
-fn destroy(above: &Path, part: &str) {
-    btrfs::subvolume_destroy(File::open(above).unwrap(), part.as_ref()).unwrap();
-}
-
 impl Bay {
     fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
@@ -347,14 +313,14 @@ impl Bay {
         let out = format!("/workspace/.out-{}", ExecId::generate());
         let exec = self.begin(&ExecSpec::new(["sh", "-c", &format!("{{ {command}\n}} > {out} 2>&1")]));
         wait::until("a command to end", || self.status(exec).exit);
-        let path = self.spec.disk.workspace.join(out.strip_prefix("/workspace/").unwrap());
+        let path = self.disk.workspace.join(out.strip_prefix("/workspace/").unwrap());
         let text = fs::read_to_string(&path).unwrap();
         fs::remove_file(path).unwrap();
         text.trim_end().to_owned()
     }
 
     pub(crate) fn file(&self, name: &str) -> String {
-        fs::read_to_string(self.spec.disk.workspace.join(name)).unwrap_or_default()
+        fs::read_to_string(self.disk.workspace.join(name)).unwrap_or_default()
     }
 
     /// The last whole number of a file of lines.

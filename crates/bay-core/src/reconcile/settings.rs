@@ -90,7 +90,7 @@ impl Reconciler {
         if !row.disk_ready || !asked {
             return Ok(());
         }
-        self.daemon.with_pool(move |pool| pool.bay_set_quota(id, mib)).await
+        self.handle.with_files(move |files| files.set_quota(id, mib)).await
     }
 
     /// What does not run gets its limits when it starts.
@@ -98,8 +98,7 @@ impl Reconciler {
         if seen == Seen::Gone {
             return Ok(());
         }
-        let io_devices = self.daemon.with_pool(bay_pool::Pool::devices).await?;
-        let spec = LimitSpec { bay: row.id, id_base: row.id_base, limits: limits.clone(), io_devices };
+        let spec = LimitSpec { bay: row.id, id_base: row.id_base, limits: limits.clone() };
         self.handle.backend.set_limits(&spec).await.map_err(|e| refusal(&e))
     }
 }

@@ -76,7 +76,7 @@ impl Reconciler {
         row: &BayRow,
         from: Point,
     ) -> Result<Admitted<'a>, ApiError> {
-        let needed = daemon.with_pool(move |pool| pool.checkpoint_memory_bytes(from)).await?;
+        let needed = self.handle.with_files(move |files| files.checkpoint_memory_bytes(from)).await?;
         if let Ok(room) = daemon.admission.enter(needed) {
             return Ok(room);
         }
@@ -93,10 +93,9 @@ impl Reconciler {
     }
 
     async fn thaw(&mut self, row: &BayRow, spec: &StartSpec, from: Point) -> Result<RuntimeHandle, ApiError> {
-        let images = self.daemon.pool()?.checkpoint_memory(from);
         // Whoever goes back to its own past stays who it is.
         let index = (from.bay != row.id).then(|| row.forked_from.as_ref().map_or(0, |from| from.index));
-        let restored = self.handle.backend.restore(spec, &images, index).await.map_err(|e| refusal(&e))?;
+        let restored = self.handle.backend.restore(spec, from, index).await.map_err(|e| refusal(&e))?;
         if self.why.is_empty() {
             self.why = format!("resumed from {}", from.checkpoint);
         }

@@ -229,7 +229,7 @@ pub(super) async fn pause_to_disk(
         let made = take_and(&daemon, &handle, wanted, caller, true).await?;
         let point = At { bay: handle.id, checkpoint: made.name };
         // What is ended next must outlive a power cut right after.
-        daemon.with_pool(move |pool| pool.checkpoint_flush(point)).await?;
+        handle.with_files(move |files| files.checkpoint_flush(point)).await?;
         Ok(point)
     };
     let point = kept.await.inspect_err(|_: &ApiError| {
@@ -287,7 +287,7 @@ async fn take_and(
     };
     tidy(daemon, handle, wanted.spared, caller).await;
     let mut view = made.view(Some(made.name), true);
-    measure(daemon, handle, std::slice::from_mut(&mut view)).await?;
+    measure(handle, std::slice::from_mut(&mut view)).await?;
     Ok(view)
 }
 
@@ -307,13 +307,13 @@ async fn make(
             Err(why) => (CheckpointKind::Files, snapshot(daemon, handle, row).await?, why),
         };
         daemon.fault.at(Point::AfterSnapshot);
-        daemon.with_pool(move |pool| pool.checkpoint_keep(point)).await?;
+        handle.with_files(move |files| files.checkpoint_keep(point)).await?;
         Ok((kind, paused, without_memory))
     };
     let (kind, paused, without_memory) = match taken.await {
         Ok(taken) => taken,
         Err(error) => {
-            discard(daemon, row).await;
+            discard(handle).await;
             return Err(error);
         }
     };
@@ -342,7 +342,7 @@ async fn make(
     match made.await {
         Ok(made) => Ok(made),
         Err(error) => {
-            discard_kept(daemon, point).await;
+            discard_kept(daemon, handle, point).await;
             Err(error)
         }
     }
@@ -361,7 +361,7 @@ async fn failed(daemon: &Daemon, row: &BayRow, point: At, error: &ApiError, call
 }
 
 /// Adds what captured memory takes on disk.
-async fn measure(daemon: &Daemon, handle: &BayHandle, views: &mut [CheckpointView]) -> Result<(), ApiError> {
+async fn measure(handle: &BayHandle, views: &mut [CheckpointView]) -> Result<(), ApiError> {
     let with_memory = |view: &&mut CheckpointView| view.kind == CheckpointKind::Memory;
     let points: Vec<At> = views
         .iter_mut()
@@ -371,9 +371,9 @@ async fn measure(daemon: &Daemon, handle: &BayHandle, views: &mut [CheckpointVie
     if points.is_empty() {
         return Ok(());
     }
-    let sizes = daemon
-        .with_pool(move |pool| {
-            Ok(points.into_iter().map(|point| pool.checkpoint_disk_bytes(point)).collect::<Vec<_>>())
+    let sizes = handle
+        .with_files(move |files| {
+            Ok(points.into_iter().map(|point| files.checkpoint_disk_bytes(point)).collect::<Vec<_>>())
         })
         .await?;
     for (view, size) in views.iter_mut().filter(with_memory).zip(sizes) {
@@ -383,21 +383,21 @@ async fn measure(daemon: &Daemon, handle: &BayHandle, views: &mut [CheckpointVie
 }
 
 /// What there is of a checkpoint that failed takes up room, and nobody will want it.
-async fn discard(daemon: &Daemon, row: &BayRow) {
-    let id = row.id;
-    if let Err(error) = daemon.with_pool(move |pool| pool.checkpoint_discard(id)).await {
-        tracing::warn!(bay = %row.name, message = %error.message, "a failed checkpoint could not be removed");
+async fn discard(handle: &BayHandle) {
+    let id = handle.id;
+    if let Err(error) = handle.with_files(move |files| files.checkpoint_discard(id)).await {
+        tracing::warn!(bay = %handle.name, message = %error.message, "a failed checkpoint could not be removed");
     }
 }
 
 /// Removes the files of a checkpoint that has no row: the next checkpoint gets its name.
-async fn discard_kept(daemon: &Daemon, point: At) {
+async fn discard_kept(daemon: &Daemon, handle: &BayHandle, point: At) {
     // An error says nothing certain of a row: files of one that is listed stay.
     let listed = daemon.store.checkpoint_list(point.bay).await;
     if listed.map_or(true, |rows| rows.iter().any(|row| row.name == point.checkpoint)) {
         return;
     }
-    if let Err(error) = daemon.with_pool(move |pool| pool.checkpoint_remove(point)).await {
+    if let Err(error) = handle.with_files(move |files| files.checkpoint_remove(point)).await {
         tracing::warn!(bay = %point.bay, message = %error.message, "a failed checkpoint could not be removed");
     }
 }
@@ -435,13 +435,13 @@ async fn captured(
 /// Snapshots the bay while nothing in it runs, and says for how long that was.
 async fn snapshot(daemon: &Daemon, handle: &BayHandle, row: &BayRow) -> Result<Duration, ApiError> {
     let id = row.id;
-    daemon.with_pool(move |pool| pool.checkpoint_prepare(id)).await?;
+    handle.with_files(move |files| files.checkpoint_prepare(id)).await?;
     let seen = match &row.runtime {
         Some(record) => handle.backend.inspect(id, record).await,
         None => Seen::Gone,
     };
     if seen != Seen::Running {
-        daemon.with_pool(move |pool| pool.checkpoint_take(id)).await?;
+        handle.with_files(move |files| files.checkpoint_take(id)).await?;
         return Ok(Duration::ZERO);
     }
     let began = Instant::now();
@@ -449,7 +449,7 @@ async fn snapshot(daemon: &Daemon, handle: &BayHandle, row: &BayRow) -> Result<D
     let taken = match frozen {
         Ok(()) => {
             daemon.fault.at(Point::BayStandsStill);
-            daemon.with_pool(move |pool| pool.checkpoint_take(id)).await
+            handle.with_files(move |files| files.checkpoint_take(id)).await
         }
         Err(error) => Err(refusal(&error)),
     };
@@ -497,7 +497,7 @@ async fn tidy(daemon: &Daemon, handle: &Arc<BayHandle>, spared: Option<Checkpoin
             }
         }
         let (id, names) = (handle.id, names(&known));
-        daemon.with_pool(move |pool| pool.checkpoints_arrange(id, &names)).await
+        handle.with_files(move |files| files.checkpoints_arrange(id, &names)).await
     };
     let done: Result<(), ApiError> = done.await;
     if let Err(error) = done {
@@ -515,7 +515,7 @@ pub(super) async fn views(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<Che
     let older = rows.len().saturating_sub(SHOWN_INSIDE);
     let mut views: Vec<CheckpointView> =
         rows.iter().enumerate().map(|(index, row)| row.view(current, index >= older)).collect();
-    measure(daemon, handle, &mut views).await?;
+    measure(handle, &mut views).await?;
     Ok(views)
 }
 
@@ -578,7 +578,7 @@ async fn remove(
     forget(&daemon, &handle, &row, "asked", caller).await?;
     let (id, known) =
         (handle.id, names(&daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?));
-    daemon.with_pool(move |pool| pool.checkpoints_arrange(id, &known)).await
+    handle.with_files(move |files| files.checkpoints_arrange(id, &known)).await
 }
 
 async fn forget(
@@ -591,7 +591,7 @@ async fn forget(
     let event = Draft::of(CheckpointRemoved { name: row.name.into(), why: why.to_owned(), by: caller.by() });
     handle.checkpoint_forgotten(&daemon.store, row.name, &event).await?;
     let point = At { bay: handle.id, checkpoint: row.name };
-    daemon.with_pool(move |pool| pool.checkpoint_remove(point)).await
+    handle.with_files(move |files| files.checkpoint_remove(point)).await
 }
 
 pub(super) async fn restore_to(
@@ -639,7 +639,7 @@ async fn go_back(
 
 /// Refuses what cannot come back on this machine, or has no room there, while the bay still runs. What it holds now will be free by then.
 async fn can_come_back(daemon: &Daemon, handle: &BayHandle, point: At) -> Result<(), ApiError> {
-    let kept = memory::comes_back(daemon, handle, point).await?;
+    let kept = memory::comes_back(handle, point).await?;
     let held = handle.backend.memory_held(handle.id).await.unwrap_or(0);
     daemon.admission.fits(kept.saturating_sub(held)).map_err(|shortage| {
         let what = format!("what ran at {} of {}", point.checkpoint, handle.name);

@@ -91,7 +91,7 @@ pub(crate) async fn watch_disks(daemon: Arc<Daemon>) {
             }
             let began = Instant::now();
             let id = row.id;
-            match daemon.with_pool(move |pool| pool.bay_usage(id)).await {
+            match handle.with_files(move |files| files.usage(id)).await {
                 Ok(usage) => costs.disk_looked(row.id, row.created_at, usage.own_bytes),
                 // It may be going at this moment.
                 Err(error) => {

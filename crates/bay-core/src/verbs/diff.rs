@@ -10,9 +10,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bay_backend::files::WorkspaceFrom;
 use bay_diff::review::Reviewer;
 use bay_diff::{DiffError, Hear, Options, Told};
-use bay_pool::{DiffSide, Pool, Side, WorkspaceFrom};
+use bay_pool::{DiffSide, Pool, Side};
 use bay_types::diff::{Change, DiffAsk, DiffLine, DiffSummary, Moment, PackageChange, Part, Review};
 use bay_types::principal::Principal;
 use bay_types::progress::Progress;

@@ -84,7 +84,7 @@ async fn make_children(
     let live = point.kind == CheckpointKind::Memory && !wanted.files_only;
     if live {
         let at = Point { bay: parent.id, checkpoint: point.name };
-        let each = memory::comes_back(&daemon, &parent, at).await?;
+        let each = memory::comes_back(&parent, at).await?;
         has_room(&daemon, &parent, each, wanted.count)?;
     }
     let (mut children, mut not_made) = (Vec::new(), None);

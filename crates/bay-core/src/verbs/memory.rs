@@ -10,7 +10,8 @@ use bay_types::checkpoint::Point as At;
 use bay_types::runtime::RuntimeHandle;
 use bay_types::{ApiError, ErrorCode};
 
-use crate::backends::refusal;
+use crate::backends::{Backends, refusal};
+use crate::background::blocking;
 use crate::daemon::Daemon;
 use crate::fault::Point;
 use crate::registry::BayHandle;
@@ -60,7 +61,8 @@ pub(super) async fn order(
     backend.require_memory().map_err(|error| Obstacles::one(error.to_string()))?;
     let order = order_for(daemon, row, record).await.map_err(|error| Obstacles::one(error.message))?;
     let held = backend.memory_held(row.id).await.unwrap_or(0);
-    let room = daemon.with_pool(move |pool| pool.checkpoint_make_room(held)).await;
+    let files = backend.files();
+    let room = blocking(move || files.checkpoint_make_room(held)).await;
     room.map_err(|error| Obstacles::one(error.message))?;
     match backend.examine(&order).await {
         Ok(obstacles) if obstacles.is_empty() => Ok(order),
@@ -70,18 +72,12 @@ pub(super) async fn order(
 }
 
 async fn order_for(daemon: &Daemon, row: &BayRow, runtime: &RuntimeHandle) -> Result<CaptureOrder, ApiError> {
-    Ok(CaptureOrder {
-        bay: start_spec(daemon, row).await?,
-        runtime: runtime.clone(),
-        images: daemon.pool()?.checkpoint_new_memory(row.id),
-        end: false,
-    })
+    Ok(CaptureOrder { bay: start_spec(daemon, row).await?, runtime: runtime.clone(), end: false })
 }
 
 /// Whether an earlier daemon ended in the middle of a capture of this bay.
-pub(crate) fn was_cut_short(daemon: &Daemon, row: &BayRow) -> bool {
-    let images = daemon.pool().map(|pool| pool.checkpoint_new_memory(row.id));
-    row.runtime.is_some() && images.is_ok_and(|images| images.exists())
+pub(crate) fn was_cut_short(backends: &Backends, row: &BayRow) -> bool {
+    row.runtime.is_some() && backends.of(&row.backend).driver.files().capture_is_unfinished(row.id)
 }
 
 /// Returns when nobody works any more at the capture that was cut short, and what ran goes on.
@@ -92,10 +88,9 @@ pub(crate) async fn abandon(daemon: &Daemon, handle: &BayHandle, row: &BayRow) -
 }
 
 /// How many bytes of memory come back from a checkpoint, when this machine can bring them back at all.
-pub(super) async fn comes_back(daemon: &Daemon, handle: &BayHandle, point: At) -> Result<u64, ApiError> {
-    let images = daemon.pool()?.checkpoint_memory(point);
-    handle.backend.can_restore(&images).await.map_err(|e| refusal(&e))?;
-    daemon.with_pool(move |pool| pool.checkpoint_memory_bytes(point)).await
+pub(super) async fn comes_back(handle: &BayHandle, point: At) -> Result<u64, ApiError> {
+    handle.backend.can_restore(point).await.map_err(|e| refusal(&e))?;
+    handle.with_files(move |files| files.checkpoint_memory_bytes(point)).await
 }
 
 /// Captures memory and files of one moment. With `hold` the bay stands still afterwards too.
@@ -107,11 +102,11 @@ pub(super) async fn capture(
 ) -> Result<Duration, Obstacles> {
     let id = handle.id;
     let told = |error: ApiError| Obstacles::one(error.message);
-    daemon.with_pool(move |pool| pool.checkpoint_prepare(id)).await.map_err(told)?;
+    handle.with_files(move |files| files.checkpoint_prepare(id)).await.map_err(told)?;
     let closed = handle.guest.close().await;
     let files = async {
         daemon.fault.at(Point::BayStandsStill);
-        daemon.with_pool(move |pool| pool.checkpoint_take(id)).await.map_err(|e| e.message)?;
+        handle.with_files(move |files| files.checkpoint_take(id)).await.map_err(|e| e.message)?;
         if hold {
             handle.backend.pause(id).await.map_err(|e| e.to_string())?;
         }

@@ -1,7 +1,7 @@
 //! What a bay is started with, and what its files begin as.
 
 use bay_backend::StartSpec;
-use bay_pool::WorkspaceFrom;
+use bay_backend::files::WorkspaceFrom;
 use bay_store::BayRow;
 use bay_types::ApiError;
 use bay_types::bay::{Limits, Source};
@@ -12,14 +12,6 @@ use crate::daemon::Daemon;
 /// What a bay is started with, or was.
 pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpec, ApiError> {
     let limits = started_with(&row.spec.limits);
-    let (id, bounded) = (row.id, limits.io_read_mibps.is_some() || limits.io_write_mibps.is_some());
-    let io_devices = daemon
-        .with_pool(move |pool| {
-            // A bay of an earlier release has no such directory.
-            pool.checkpoints_shown(id)?;
-            if bounded { pool.devices() } else { Ok(Vec::new()) }
-        })
-        .await?;
     let secrets = daemon.secrets.delivered(row).unwrap_or_else(|error| {
         tracing::error!(bay = %row.name, message = %error.message, "a bay starts without its secrets");
         Vec::new()
@@ -32,12 +24,10 @@ pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpe
         certificate: daemon.egress.certificate(row).await,
         ssh: daemon.egress.ssh(row).await,
         secrets,
-        disk: daemon.pool()?.bay_disk(row.id),
         mounts: row.spec.mounts.clone(),
         id_base: row.id_base,
         fork_index: row.forked_from.as_ref().map(|from| from.index),
         limits,
-        io_devices,
     })
 }
 

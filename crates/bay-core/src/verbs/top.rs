@@ -77,7 +77,7 @@ fn count_disks(daemon: &Arc<Daemon>) {
             let shared = images.iter().find(|image| image.id == row.image_id).map_or(0, |image| image.bytes);
             let id = row.id;
             if row.disk_ready
-                && let Ok(usage) = daemon.with_pool(move |pool| pool.bay_usage(id)).await
+                && let Ok(usage) = handle.with_files(move |files| files.usage(id)).await
             {
                 let disk = DiskUse { own_bytes: usage.own_bytes, shared_bytes: shared };
                 counted.insert(id, disk);

@@ -1,8 +1,8 @@
-//! Unpacking a tar archive whose maker is not trusted.
+//! Unpacking an untrusted tar archive.
 //!
-//! Headers are parsed by the `tar` crate, everything with a length is bounded here, and every entry is made relative
-//! to a directory that was opened without following a link: whatever an archive says, it cannot reach outside the
-//! image. What cannot be taken (devices, entries that try to leave, sparse files) is counted and skipped.
+//! The `tar` crate parses headers, and this module bounds every length. Every entry is made relative to a directory
+//! that was opened without following a symbolic link, so no archive can write outside of the image. Entries that
+//! cannot be unpacked (devices, paths that leave the image, sparse files) are counted and skipped.
 
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -22,23 +22,24 @@ use header::{
     read_block, skip, trimmed,
 };
 
-/// Most bytes of extended headers for one entry: room for the largest extended attributes.
+/// Most bytes of extended headers for one entry: enough for the largest extended attributes.
 const MAX_EXTENDED: u64 = 1024 * 1024;
-/// Memory for the directories whose times are set at the end; in a larger archive the rest keep the time of the import.
+/// Memory for directories whose times are set at the end. In a larger archive the rest get the time of the import.
 const MAX_TIMED_BYTES: usize = 64 * 1024 * 1024;
-/// Disk that an entry takes besides its contents, generously: an archive of names alone must not fill the pool either.
+/// Disk space of an entry besides its contents, estimated generously, so that an archive of names alone cannot fill
+/// the pool.
 const ENTRY_BYTES: u64 = 4096;
 const BUFFER: usize = 256 * 1024;
 
-/// Where the bytes go, and who is told.
+/// An unpacking in progress.
 pub(crate) struct Unpack<'a> {
     pub(crate) target: &'a OwnedFd,
     pub(crate) tally: &'a Tally,
-    /// Called with the bytes taken on the disk since the last call; stops the work by an error.
+    /// Called with the disk space used since the last call. An error stops the unpacking.
     pub(crate) pace: &'a mut dyn FnMut(u64) -> io::Result<()>,
 }
 
-/// Directories to which times are given when nothing more goes into them.
+/// Directories whose times are set after everything in them is unpacked.
 #[derive(Default)]
 struct TimedDirectories {
     all: Vec<(PathBuf, Timespec)>,
@@ -79,7 +80,7 @@ impl Unpack<'_> {
                     extended.link = Some(trimmed(bounded(&mut archive, size, MAX_PATH + 1)?));
                 }
                 EntryType::XHeader => {
-                    // The last one counts: a row of them must not add up in memory.
+                    // Only the last one counts, so that a sequence of them cannot add up in memory.
                     extended = Extended { path: extended.path, link: extended.link, ..Extended::default() };
                     extended.read(&bounded(&mut archive, size, MAX_EXTENDED)?)?;
                 }
@@ -120,7 +121,7 @@ impl Unpack<'_> {
         directories: &mut TimedDirectories,
     ) -> io::Result<()> {
         let Some(name) = entry.path.file_name().map(|name| name.as_bytes().to_vec()) else {
-            // The top itself, "./": the image has its own.
+            // This is the top directory, "./", which the image has already.
             return Ok(());
         };
         let made = match kind {
@@ -143,7 +144,7 @@ impl Unpack<'_> {
                 }
                 Ok(())
             }
-            // Through a link, onto a directory, of an impossible name: refused, and on to the next.
+            // The path leads through a link, onto a directory, or is invalid: skip the entry.
             Err(error)
                 if matches!(
                     Errno::from_io_error(&error),
@@ -169,7 +170,7 @@ impl Unpack<'_> {
         }
     }
 
-    /// The directory an entry goes into, made if the archive did not name it before.
+    /// The directory of an entry, made if the archive did not have it before.
     fn parent(&self, path: &Path) -> io::Result<OwnedFd> {
         let parent = path.parent().unwrap_or(Path::new(""));
         match open_beneath(self.target, parent, OFlags::RDONLY | OFlags::DIRECTORY) {
@@ -195,7 +196,7 @@ impl Unpack<'_> {
         match rustix::fs::mkdirat(&parent, name, Mode::RWXU) {
             Ok(()) => {}
             Err(Errno::EXIST) => {
-                // A directory may be named twice; anything else in its place makes way.
+                // A directory may occur twice; a file in its place is replaced.
                 if rustix::fs::openat(&parent, name, flags, Mode::empty()).is_err() {
                     rustix::fs::unlinkat(&parent, name, AtFlags::empty())?;
                     rustix::fs::mkdirat(&parent, name, Mode::RWXU)?;
@@ -261,7 +262,7 @@ impl Unpack<'_> {
             match rustix::fs::fsetxattr(made, name.as_slice(), value, XattrFlags::empty()) {
                 Ok(()) => {}
                 Err(Errno::NOSPC) => return Err(Errno::NOSPC.into()),
-                // A malformed attribute is no reason to lose the file.
+                // If an attribute is malformed, the file is still kept.
                 Err(_) => {}
             }
         }
@@ -278,9 +279,9 @@ fn both(time: Timespec) -> Timestamps {
 mod tests {
     use super::*;
 
-    /// Whatever bytes come, the unpacker ends, does not panic and stays inside.
+    /// For any bytes, the unpacker ends, does not panic and stays inside the image.
     #[test]
-    fn spoiled_archives_are_survived() {
+    fn damaged_archives_do_no_harm() {
         if !bay_tests::suite::has_root("giving files away") {
             return;
         }
@@ -321,7 +322,7 @@ mod tests {
                 let at = next(bytes.len());
                 bytes[at] = next(256) as u8;
             }
-            // Most damage would end at the checksum: put it right.
+            // Most damage would fail the checksum, so the checksum is corrected.
             for block in bytes.chunks_exact_mut(BLOCK) {
                 if block.iter().any(|byte| *byte != 0) && block[257..262] == *b"ustar" {
                     let mut header = Header::from_byte_slice(block).clone();
@@ -340,7 +341,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
-    /// Bytes that are made while they are read.
+    /// Bytes that are generated while they are read.
     struct Generated<F> {
         next: F,
         ready: io::Cursor<Vec<u8>>,

@@ -1,40 +1,24 @@
-//! The image `host`: which part of the host it takes, and when it is out of date.
+//! The image `host`: which part of the host is imported.
 //!
-//! Taken is what `nobody` may read of the programs, their settings and the package database; of `/etc`, what names the
-//! host or is likely to hold a secret stays behind even if everybody may read it. The key of the image is a hash over
-//! the package database: installing a package on the host makes the next bay start from a fresh import.
+//! The import takes programs, their settings and the package database, as far as `nobody` may read them. In `/etc`,
+//! files that identify the host or usually hold secrets are withheld even if everybody may read them. The key of
+//! the image is a hash of the package database: after a package is installed on the host, the next bay gets a fresh
+//! import.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bay_text::hex;
 use sha2::{Digest, Sha256};
 
 use super::tree::Choice;
-use crate::error::{Doing, PoolError, Result};
+use crate::error::{PoolError, Result};
 
-/// Part of every key: raised when an import of the same host would come out differently.
-const FORMAT: &str = "host-1";
-
-/// Where package managers keep what is installed. Files are hashed whole; of directories, the names and times inside.
-const PACKAGE_DATABASES: &[&str] = &[
-    "var/lib/dpkg/status",
-    "var/lib/rpm/rpmdb.sqlite",
-    "var/lib/rpm/Packages",
-    "usr/lib/sysimage/rpm/rpmdb.sqlite",
-    "usr/lib/sysimage/rpm/Packages.db",
-    "var/lib/pacman/local",
-    "lib/apk/db/installed",
-];
-
-/// Entries of the host's root that are taken whole (`lib*` as well).
+/// Entries of the host's root that are taken completely, in addition to `lib*`.
 const TOP: &[&str] = &["usr", "opt", "etc", "bin", "sbin"];
-/// Directories of `/var/lib` that are taken: what package managers need to go on from here.
+/// Directories of `/var/lib` that are taken: package managers in a bay need them.
 const VAR_LIB: &[&str] = &["dpkg", "apt", "rpm", "pacman"];
 
-/// Left in the host's `/etc`: what names this host, its disks and its networks, and where secrets are common.
+/// Withheld from `/etc`: what identifies this host, its disks and its networks, and common places of secrets.
 const ETC_WITHHELD: &[&str] = &[
     "machine-id",
     "machine-info",
@@ -62,7 +46,7 @@ const ETC_WITHHELD: &[&str] = &[
     "apt/auth.conf.d",
 ];
 
-/// Never copied from a directory that a caller adds: where tools keep credentials, and what people typed.
+/// Withheld from directories that a caller adds: credentials of tools, and histories of what people typed.
 const CREDENTIALS: &[&str] = &[
     ".cargo/credentials",
     ".cargo/credentials.toml",
@@ -97,66 +81,22 @@ const CREDENTIALS: &[&str] = &[
     ".rediscli_history",
 ];
 
-/// Directories that can never be added to an image: they are not files, or not the caller's to give.
+/// Directories that cannot be added to an image: they have no ordinary files, or a caller may not share them.
 const NEVER_ADDED: &[&str] = &["/proc", "/sys", "/dev", "/run"];
 
-/// The tree that counts as the host's root; another one in tests.
-#[derive(Debug, Clone)]
-pub(crate) struct HostTree {
-    pub(crate) root: PathBuf,
-}
-
-impl Default for HostTree {
-    fn default() -> Self {
-        Self { root: PathBuf::from("/") }
-    }
-}
-
-/// The hash of the package database, and what its files looked like when it was taken.
-#[derive(Debug)]
-pub(crate) struct HostKeyCache {
-    stamp: Vec<(u64, u64, i64, i64)>,
-    hash: String,
-}
-
-impl HostTree {
-    /// The hash of the package database, read again only when its files have changed.
-    pub(crate) fn packages(&self, cache: &mut Option<HostKeyCache>) -> Result<String> {
-        let stamp = PACKAGE_DATABASES
-            .iter()
-            .filter_map(|path| std::fs::metadata(self.root.join(path)).ok())
-            .map(|found| (found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
-            .collect::<Vec<_>>();
-        if let Some(known) = cache.as_ref().filter(|known| known.stamp == stamp) {
-            return Ok(known.hash.clone());
+/// Which part of the host's root is taken, by path relative to it.
+pub(crate) fn choose(path: &Path) -> Choice {
+    let mut parts = path.components().filter_map(|part| part.as_os_str().to_str());
+    let (first, second, third) = (parts.next(), parts.next(), parts.next());
+    match (first, second, third) {
+        (Some("etc"), Some(_), _) => choose_etc(path),
+        (Some(top), _, _) if TOP.contains(&top) || top.starts_with("lib") => Choice::Take,
+        (Some("var"), None, _) | (Some("var"), Some("lib"), None) => Choice::Take,
+        (Some("var"), Some("lib"), Some(name)) if VAR_LIB.contains(&name) => {
+            // Downloaded package indexes are large and soon stale.
+            if path.starts_with("var/lib/apt/lists") { Choice::Pass } else { Choice::Take }
         }
-        let mut hash = Sha256::new();
-        hash.update(FORMAT);
-        for path in PACKAGE_DATABASES {
-            let file = self.root.join(path);
-            hash.update(path);
-            hash_database(&file, &mut hash)
-                .doing(|| format!("read the package database {}", file.display()))?;
-        }
-        let hash = hex::encode(hash.finalize());
-        *cache = Some(HostKeyCache { stamp, hash: hash.clone() });
-        Ok(hash)
-    }
-
-    /// What of the host's root is taken, by path relative to it.
-    pub(crate) fn choose(path: &Path) -> Choice {
-        let mut parts = path.components().filter_map(|part| part.as_os_str().to_str());
-        let (first, second, third) = (parts.next(), parts.next(), parts.next());
-        match (first, second, third) {
-            (Some("etc"), Some(_), _) => choose_etc(path),
-            (Some(top), _, _) if TOP.contains(&top) || top.starts_with("lib") => Choice::Take,
-            (Some("var"), None, _) | (Some("var"), Some("lib"), None) => Choice::Take,
-            (Some("var"), Some("lib"), Some(name)) if VAR_LIB.contains(&name) => {
-                // Downloaded indexes are large, and stale by the time a bay needs them.
-                if path.starts_with("var/lib/apt/lists") { Choice::Pass } else { Choice::Take }
-            }
-            _ => Choice::Pass,
-        }
+        _ => Choice::Pass,
     }
 }
 
@@ -171,7 +111,7 @@ fn choose_etc(path: &Path) -> Choice {
     }
 }
 
-/// Is this path, or a directory above it, a known place of credentials?
+/// Whether this path, or a directory above it, is a known place of credentials.
 pub(crate) fn holds_credentials(path: &Path) -> bool {
     path.ancestors().any(|ancestor| CREDENTIALS.iter().any(|name| ancestor.ends_with(name)))
 }
@@ -196,34 +136,6 @@ pub(crate) fn check_added(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn hash_database(path: &Path, hash: &mut Sha256) -> io::Result<()> {
-    let found = match std::fs::metadata(path) {
-        Ok(found) => found,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Ok(());
-        }
-        Err(error) => return Err(error),
-    };
-    if found.is_dir() {
-        let mut names: Vec<_> = std::fs::read_dir(path)?.filter_map(|e| Some(e.ok()?.file_name())).collect();
-        names.sort();
-        for name in names {
-            hash.update(name.as_encoded_bytes());
-            hash.update([0]);
-        }
-        return Ok(());
-    }
-    hash.update(found.len().to_le_bytes());
-    let mut file = File::open(path)?;
-    let mut buffer = vec![0_u8; 256 * 1024];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(()),
-            count => hash.update(&buffer[..count]),
-        }
-    }
-}
-
 /// The key of a host image.
 pub(crate) fn host_key(packages: &str, add: &[PathBuf]) -> String {
     let mut hash = Sha256::new();
@@ -233,7 +145,7 @@ pub(crate) fn host_key(packages: &str, add: &[PathBuf]) -> String {
         hash.update(path.as_os_str().as_encoded_bytes());
     }
     if !add.is_empty() {
-        // Images made before added tools were put on the path come out differently now.
+        // Earlier images with added tools did not have them on the path; this gives the new ones another key.
         hash.update([0, 0]);
     }
     hex::encode(hash.finalize())
@@ -248,17 +160,17 @@ mod tests {
         for path in
             ["usr/bin/env", "opt/tool", "etc/passwd", "lib64", "bin", "var/lib/dpkg/status", "var", "var/lib"]
         {
-            assert_eq!(HostTree::choose(Path::new(path)), Choice::Take, "{path}");
+            assert_eq!(choose(Path::new(path)), Choice::Take, "{path}");
         }
         for path in
             ["home", "root/.bashrc", "var/log", "var/lib/postgresql", "var/lib/apt/lists/x", "boot", "srv"]
         {
-            assert_eq!(HostTree::choose(Path::new(path)), Choice::Pass, "{path}");
+            assert_eq!(choose(Path::new(path)), Choice::Pass, "{path}");
         }
         for path in ["etc/machine-id", "etc/ssh/ssh_host_rsa_key", "etc/hosts", "etc/apt/auth.conf.d/x"] {
-            assert_eq!(HostTree::choose(Path::new(path)), Choice::Withhold, "{path}");
+            assert_eq!(choose(Path::new(path)), Choice::Withhold, "{path}");
         }
-        assert_eq!(HostTree::choose(Path::new("etc/ssh/ssh_config")), Choice::Take);
+        assert_eq!(choose(Path::new("etc/ssh/ssh_config")), Choice::Take);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Importing: what is decided before, how the image is filled, what the record says afterwards.
+//! Importing images: planning, filling, and recording.
 
 use std::fs::File;
 use std::io::{self, Seek};
@@ -13,28 +13,27 @@ use bay_sys::btrfs;
 use bay_text::hex;
 use bay_types::ImageId;
 use bay_types::image::{ImageImport, ImageView};
-use bay_types::progress::Progress;
+use bay_types::progress::{Progress, Report};
 use jiff::Timestamp;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
-use super::added;
+use super::added_tools;
 use super::archive::Unpack;
-use super::host::{self, HostTree, host_key};
+use super::host::{self, host_key};
 use super::tree::{self, Choice, Rights, Tally, Tree, Walk};
 use super::{Meta, Source, check_name, skeleton};
-use crate::Report;
-use crate::backing::{make_private_dir, retry, sync_dir};
 use crate::error::{Doing, PoolError, Result, one_line};
-use crate::pool::{CHECK_SPACE_EVERY, Pool, leave_free, write_json};
+use crate::files::{make_private_dir, retry, sync_dir, write_json};
+use crate::pool::{CHECK_SPACE_EVERY, Pool, leave_free};
 use crate::subvolume::{self, open_dir, remove_all};
 
 const ROOT_MODE: u32 = 0o755;
-/// An import takes this much more than its files say, for the filesystem's own records (as a divisor).
+/// An import needs this much more space than its files, for the filesystem's metadata (as a divisor).
 const OVERHEAD_DIVISOR: u64 = 8;
 
-/// Everything decided before the copy begins.
+/// The plan of an import.
 struct Import {
     source: Source,
     source_text: String,
@@ -43,14 +42,14 @@ struct Import {
     packages: Option<String>,
     add: Vec<PathBuf>,
     add_rights: Rights,
-    /// The added directories are those of the last import; one that is gone by now is no error.
+    /// The added directories are repeated from the last import. A missing one is not an error.
     refresh: bool,
     rights: Rights,
 }
 
 impl Pool {
-    /// Imports, or returns the image that already has the same key (unless `force`). `caller_uid` is whose rights
-    /// apply to paths. A refresh of `host` takes the directories along that the last one had added.
+    /// Imports an image, or returns an existing one with the same key (unless `force`). Paths are read with the
+    /// rights of `caller_uid`. A refresh of `host` adds the same directories as the last import.
     pub fn image_import(
         &self,
         import: &ImageImport,
@@ -80,7 +79,7 @@ impl Pool {
         self.image_view(made?)
     }
 
-    /// Waits its turn: one import at a time on a pool.
+    /// Waits for the lock: one import at a time on a pool.
     fn import_lock(&self, report: Report<'_>) -> Result<File> {
         let file = self.open_import_lock()?;
         match retry(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
@@ -145,7 +144,7 @@ impl Pool {
                 let packages = self.host_packages()?;
                 plan.key = host_key(&packages, &plan.add);
                 plan.packages = Some(packages);
-                // Nobody, whoever asks: a bay may hold no more of the host than every user of it can read.
+                // Always `nobody`, whoever imports: a bay must not hold more of the host than every user can read.
                 plan.rights = Rights { uid: bay_sys::identity::NOBODY, gid: bay_sys::identity::NOBODY };
             }
             Source::Dir(path) => {
@@ -160,8 +159,8 @@ impl Pool {
         Ok(plan)
     }
 
-    /// Was the archive of an image changed since? Asked with the rights of the import; one that cannot be read any more
-    /// has not changed. A directory is not asked: that would mean to look at every file in it.
+    /// Whether the archive of an image changed since, checked with the rights of the import. An unreadable archive
+    /// counts as unchanged. A directory is not checked, because that would mean reading every file in it.
     pub(super) fn is_outdated(&self, meta: &Meta) -> bool {
         let Ok(source) = Source::parse(&meta.source) else { return false };
         let Source::Tar(path) = &source else { return false };
@@ -169,7 +168,7 @@ impl Pool {
             .is_ok_and(|key| named_key(key, &meta.name, &source) != meta.key)
     }
 
-    /// Fails early, before gigabytes are copied, for a directory that the caller may not read.
+    /// Fails before gigabytes are copied if the caller may not read a directory.
     fn check_reachable(&self, path: &Path, rights: Rights) -> Result<()> {
         let refuse = |why: String| PoolError::ImageImport { source_name: path.display().to_string(), why };
         let opened = tree::open_as(&self.host_path(path), rights)?
@@ -187,7 +186,7 @@ impl Pool {
         Rights { uid, gid }
     }
 
-    /// Directories that an import never enters: the pool's own.
+    /// Directories of the pool, which an import never enters.
     fn own_places(&self) -> Vec<(u64, u64)> {
         [Some(self.base()), self.base().parent()]
             .into_iter()
@@ -222,7 +221,7 @@ impl Pool {
         if matches!(plan.source, Source::Host) {
             skeleton::lay_out_host(&target)
                 .and_then(|()| skeleton::accounts(&target))
-                .and_then(|()| added::put_on_path(&target, &plan.add))
+                .and_then(|()| added_tools::put_on_path(&target, &plan.add))
                 .doing(|| "lay out the image".to_owned())?;
         }
         if !skeleton::has_shell(&target) {
@@ -260,7 +259,7 @@ impl Pool {
         report: Report<'_>,
     ) -> Result<()> {
         let host = &self.inner.host.root;
-        let trees = [Tree { source: host.clone(), into: PathBuf::new(), choose: &HostTree::choose }];
+        let trees = [Tree { source: host.clone(), into: PathBuf::new(), choose: &host::choose }];
         self.copy(&trees, plan.rights, target, tally, "importing the host's tools", report)?;
         for path in &plan.add {
             let relative = path.strip_prefix("/").unwrap_or(path);
@@ -286,7 +285,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Measures, makes room, copies.
+    /// Measures the trees, ensures free space, and copies.
     fn copy(
         &self,
         trees: &[Tree<'_>],
@@ -324,7 +323,7 @@ impl Pool {
         let total = file.metadata().doing(|| format!("look at {}", path.display()))?.len();
         self.make_room(total)?;
         let packing = packing(&file).doing(|| format!("read {}", path.display()))?;
-        // The program that unpacks reads from the same open file: its position tells how far the work is.
+        // The decompressor reads from the same open file, so its position shows the progress.
         let position = file.try_clone().doing(|| format!("read {}", path.display()))?;
         let mut since = 0_u64;
         let mut pace = |bytes: u64| {
@@ -339,7 +338,7 @@ impl Pool {
                 total: Some(total),
                 unit: "bytes".to_owned(),
             });
-            // An archive may unpack to any size; it must not take the last of what the bays need.
+            // An archive may unpack to any size; it must not use up the space that bays need.
             if self.room_left() { Ok(()) } else { Err(Errno::NOSPC.into()) }
         };
         let unpack = Unpack { target, tally, pace: &mut pace };
@@ -365,7 +364,7 @@ fn tar_key(path: &Path, source_text: &str, rights: Rights) -> Result<String> {
     Ok(hash_of(&["tar-1", source_text, &stamp]))
 }
 
-/// The same source under another name is another image.
+/// The same source with another name is another image.
 fn named_key(key: String, name: &str, source: &Source) -> String {
     if name == source.default_name() { key } else { hash_of(&[&key, name]) }
 }
@@ -379,7 +378,7 @@ fn hash_of(parts: &[&str]) -> String {
     hex::encode(hash.finalize())
 }
 
-/// The user's main group; the group without rights when the host does not know the user.
+/// The user's primary group; `nobody` if the host does not know the user.
 fn primary_group(host: &Path, uid: u32) -> u32 {
     let accounts = std::fs::read_to_string(host.join("etc/passwd")).unwrap_or_default();
     accounts
@@ -401,13 +400,13 @@ fn open_archive(path: &Path, rights: Rights) -> Result<File> {
     if found.is_file() { Ok(file) } else { Err(refuse("it is not a file".to_owned())) }
 }
 
-/// A program that undoes a compression.
+/// A decompressor.
 struct Packing {
     program: &'static str,
     package: &'static str,
 }
 
-/// How a file is packed, by its first bytes.
+/// The compression of a file, by its first bytes.
 fn packing(file: &File) -> io::Result<Option<Packing>> {
     const KNOWN: &[(&[u8], Packing)] = &[
         (&[0x1f, 0x8b], Packing { program: "gzip", package: "gzip" }),
@@ -423,7 +422,7 @@ fn packing(file: &File) -> io::Result<Option<Packing>> {
         .map(|(_, packing)| Packing { ..*packing }))
 }
 
-/// Lets a program without rights unpack the file, and reads what it writes.
+/// Decompresses the file with an unprivileged program, and unpacks its output.
 fn unpack_with(packing: &Packing, file: File, unpack: Unpack<'_>) -> Result<io::Result<()>> {
     let mut command = Command::new(packing.program);
     command

@@ -4,7 +4,7 @@
 //!  images/tmp-<id>/{root,meta.json} ── filled, sealed, synced ── rename ──► images/<id>/ ── rename ──► images/trash-<id>
 //! ```
 //!
-//! One import at a time holds `images/import.lock`. Whoever gets that lock may remove every `tmp-…` it finds: its
+//! One import at a time holds `images/import.lock`. The holder of that lock may remove every `tmp-…`, because its
 //! maker is dead.
 
 use std::fs::{File, OpenOptions};
@@ -17,14 +17,14 @@ use jiff::Timestamp;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
-use crate::backing::retry;
 use crate::error::{Doing, PoolError, Result, one_line};
-use crate::pool::{Pool, read_json};
+use crate::files::{read_json, retry};
+use crate::pool::Pool;
 use crate::subvolume::{self, entries, remove_all};
 
-mod added;
+mod added_tools;
 mod archive;
-pub(crate) mod host;
+mod host;
 mod import;
 mod skeleton;
 mod tree;
@@ -32,19 +32,19 @@ mod tree;
 /// Longest name of an image.
 const MAX_NAME: usize = 64;
 
-/// What `meta.json` beside an image's root says.
+/// The content of an image's `meta.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Meta {
     id: ImageId,
     name: String,
     source: String,
     key: String,
-    /// For `host`: the hash of the package database it was made from.
+    /// For `host`: the hash of the package database at the import.
     #[serde(default)]
     packages: Option<String>,
     #[serde(default)]
     add: Vec<PathBuf>,
-    /// Whose rights applied to the added directories.
+    /// The user whose rights applied to the added directories.
     #[serde(default)]
     add_uid: u32,
     created_at: Timestamp,
@@ -143,7 +143,7 @@ impl Pool {
         }
     }
 
-    /// Every complete image, oldest first. One whose record cannot be read is left out and logged.
+    /// Every complete image, oldest first. An image with an unreadable `meta.json` is skipped and logged.
     fn image_metas(&self) -> Result<Vec<Meta>> {
         let mut metas = Vec::new();
         for path in entries(&self.images())? {
@@ -167,7 +167,7 @@ impl Pool {
     fn image_view(&self, meta: Meta) -> Result<ImageView> {
         let corners = entries(&self.base().join("corners"))?;
         let root = subvolume::info(&self.image_root(meta.id)?)?;
-        let bays = self.bays_born_of(&corners, "root", &[root.uuid])?;
+        let bays = self.bays_snapshotting(&corners, "root", &[root.uuid])?;
         Ok(ImageView {
             id: meta.id,
             name: meta.name,
@@ -182,8 +182,8 @@ impl Pool {
         })
     }
 
-    /// The newest image with this name, id or source. `host` is `None` when the host's packages have changed since its
-    /// last import, `tar:…` when the archive has; a directory is taken as it was when it was imported.
+    /// The newest image with this name, id or source. For `host` it is `None` if the host's packages changed since
+    /// the last import, and for `tar:…` if the archive changed. A directory is not checked for changes.
     pub fn image_find(&self, name: &str) -> Result<Option<ImageView>> {
         let packages = if name == "host" { Some(self.host_packages()?) } else { None };
         let found = self.image_metas()?.into_iter().rev().find(|meta| {
@@ -214,7 +214,7 @@ impl Pool {
         remove_all(&aside)
     }
 
-    /// Unfinished imports (when no import runs) and removals.
+    /// Removes unfinished imports (if no import runs) and unfinished removals.
     pub(crate) fn image_sweep(&self) -> Result<()> {
         let lock = self.open_import_lock()?;
         let idle = retry(|| rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)).is_ok();

@@ -1,5 +1,5 @@
-//! What every image has besides what was imported: the directories a system expects and a bay mounts on, and for
-//! `host` the accounts file that the import must not read.
+//! Parts that every image gets in addition to the import: the directories that a system expects and that a bay
+//! mounts on, and for `host` the password file that the import must not read.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::tree::{open_beneath, replacing};
 
-/// Directories and their modes; parents before children. Made where absent, never touched where present.
+/// Directories and their modes, parents before children. Missing ones are made, existing ones not changed.
 const DIRECTORIES: &[(&str, u32)] = &[
     ("root", 0o700),
     ("home", 0o755),
@@ -33,7 +33,7 @@ const DIRECTORIES: &[(&str, u32)] = &[
     ("var/spool", 0o755),
 ];
 
-/// What apt and dpkg need to work in a bay made from the host.
+/// Directories that apt and dpkg need in a bay made from the host.
 const HOST_DIRECTORIES: &[(&str, u32)] = &[
     ("var/mail", 0o755),
     ("var/local", 0o755),
@@ -50,9 +50,9 @@ const HOST_DIRECTORIES: &[(&str, u32)] = &[
 
 const LINKS: &[(&str, &str)] = &[("var/run", "/run"), ("var/lock", "/run/lock")];
 
-/// Longest accounts file that is read.
+/// Longest password or group file that is read.
 const MAX_ACCOUNTS: u64 = 16 * 1024 * 1024;
-/// Day of the last password change, in days since 1970: any day but 0, which would demand a change.
+/// Day of the last password change, in days since 1970. Day 0 would force a change.
 const SHADOW_DAY: u32 = 20_000;
 
 pub(crate) fn lay_out(target: &OwnedFd) -> io::Result<()> {
@@ -71,8 +71,8 @@ pub(crate) fn lay_out_host(target: &OwnedFd) -> io::Result<()> {
     directories(target, HOST_DIRECTORIES)
 }
 
-/// The directory a path is in, and its last part. `None` where an image has something else in that place (a link, a
-/// file): it then is as its maker wanted it.
+/// The directory of a path, and its last part. `None` if the image has a link or a file in place of a directory:
+/// the maker of the image wanted it so.
 fn parent_of<'a>(target: &OwnedFd, path: &'a Path) -> io::Result<Option<(OwnedFd, &'a [u8])>> {
     let name = path.file_name().map_or(&b""[..], std::ffi::OsStr::as_encoded_bytes);
     let parent = path.parent().unwrap_or(Path::new(""));
@@ -100,8 +100,8 @@ fn directories(target: &OwnedFd, wanted: &[(&str, u32)]) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the image a root account and locked passwords for all accounts, so that `su` and `sudo` work for root though
-/// nothing of the host's password file is there.
+/// Gives the image a root account and locked passwords for all accounts. So `su` and `sudo` work for root without
+/// the host's password file.
 pub(crate) fn accounts(target: &OwnedFd) -> io::Result<()> {
     let passwd = read(target, "etc/passwd")?;
     let group = read(target, "etc/group")?;
@@ -137,8 +137,8 @@ fn read(target: &OwnedFd, path: &str) -> io::Result<String> {
     }
 }
 
-/// A file that everybody may read, in a directory that is made when absent. Where an image has something else in the
-/// directory's place it is left so.
+/// Writes a file that everybody may read; makes its directory if missing. If the image has a link or a file in
+/// place of the directory, nothing is written.
 pub(crate) fn write_plain(target: &OwnedFd, dir: &str, name: &str, contents: &str) -> io::Result<()> {
     directories(target, &[(dir, 0o755)])?;
     match write_in(target, dir, name, contents, 0o644, 0) {
@@ -170,13 +170,13 @@ fn write_in(
     Ok(())
 }
 
-/// Can a shell be started in this image? Links are followed inside it only.
+/// Whether the image has a shell. Symbolic links are resolved inside the image.
 pub(crate) fn has_shell(target: &OwnedFd) -> bool {
     bay_sys::paths::open_below(target, "bin/sh", OFlags::PATH, ResolveFlags::IN_ROOT)
         .is_ok_and(|found| rustix::fs::fstat(&found).is_ok_and(|stat| stat.st_mode & 0o111 != 0))
 }
 
-/// Makes the parents of a path that is added, each as it looks on the host.
+/// Makes the parent directories of an added path, with the modes and owners of the host's.
 pub(crate) fn parents_like(target: &OwnedFd, host: &Path, path: &Path) -> io::Result<()> {
     let relative = path.strip_prefix("/").unwrap_or(path);
     let mut made = std::path::PathBuf::new();

@@ -1,11 +1,11 @@
-//! Copying trees of files with somebody's rights, by several threads.
+//! Copying trees of files with a user's rights, in several threads.
 //!
-//! Every access to the source is made with the file-system identity of the user on whose behalf the copy is made
-//! ([`bay_sys::identity`]): the kernel decides what may be read. Everything is opened relative to a directory that is
-//! already open and never through a symbolic link, so a source that changes during the copy cannot lead it elsewhere.
+//! Every access to the source uses the file-system identity of the user for whom the copy is made
+//! ([`bay_sys::identity`]): the kernel decides what may be read. Every file is opened relative to an open directory
+//! and never through a symbolic link, so that a source that changes during the copy cannot redirect it.
 //!
-//! A task is one directory. The worker that takes it makes all entries (subdirectories become tasks of their own) and
-//! then sets the directory's own times: nobody touches it afterwards.
+//! A task is one directory. Its worker makes all entries (subdirectories become new tasks) and then sets the
+//! directory's own times, after which nobody changes the directory.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, OsStr};
@@ -17,26 +17,26 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use bay_sys::identity::ActingThread;
-use bay_types::progress::Progress;
+use bay_types::progress::{Progress, Report};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
-use crate::Report;
-use crate::error::{Doing, Result};
+use crate::error::{Doing, PoolError, Result};
 
 mod entry;
 
 use entry::finish_dir;
 pub(crate) use entry::{mapped_id, open_as, open_beneath, read_small, replacing, wanted_xattr};
 
-/// Bytes moved at a time.
+/// Bytes per read.
 const BUFFER: usize = 512 * 1024;
-/// More threads than this wait for the disk, not for each other.
+/// More threads would only wait for the disk.
 const MAX_WORKERS: usize = 8;
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 
-/// Filesystems whose files are not data, or whose server may never answer: never walked into from another one.
+/// Filesystems that hold no files of data, or whose server may never answer. A walk does not enter them from
+/// another filesystem.
 const NOT_DATA: &[u64] = &[
     0x9fa0,      // proc
     0x6265_6572, // sysfs
@@ -59,34 +59,34 @@ const NOT_DATA: &[u64] = &[
     0x6e73_6673, // nsfs
 ];
 
-/// Whose rights apply to the source.
+/// The user whose rights apply to the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rights {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
 }
 
-/// What becomes of an entry of the source.
+/// Whether an entry of the source is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Choice {
     Take,
-    /// Not part of what is copied.
+    /// Not part of the selection.
     Pass,
-    /// Left out on purpose, and counted: it identifies the host or holds a secret.
+    /// Left out on purpose and counted: it identifies the host or may hold a secret.
     Withhold,
 }
 
 /// A directory to copy.
 pub(crate) struct Tree<'a> {
-    /// Opened with the user's rights; links in it are followed.
+    /// Opened with the user's rights; symbolic links in this path are followed.
     pub(crate) source: PathBuf,
-    /// Where it goes, relative to the target; exists already.
+    /// Destination relative to the target; it exists already.
     pub(crate) into: PathBuf,
-    /// Asked with the path relative to the source.
+    /// Called with the path relative to the source.
     pub(crate) choose: &'a (dyn Fn(&Path) -> Choice + Sync),
 }
 
-/// What was copied and what was not.
+/// Counts of what was copied and what was not.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) files: AtomicU64,
@@ -96,7 +96,7 @@ pub(crate) struct Tally {
     pub(crate) special: AtomicU64,
     pub(crate) elsewhere: AtomicU64,
     pub(crate) unreadable: AtomicU64,
-    /// Sum of a hash per entry: the same tree gives the same sum in whatever order it is walked.
+    /// Sum of one hash per entry, so that the order of the walk does not matter.
     fingerprint: Mutex<u128>,
 }
 
@@ -118,7 +118,7 @@ impl Tally {
 pub(crate) struct Walk<'a> {
     pub(crate) rights: Rights,
     pub(crate) trees: &'a [Tree<'a>],
-    /// Directories never entered (the pool itself), by device and inode.
+    /// Directories that are never entered (the pool itself), by device and inode.
     pub(crate) never: &'a [(u64, u64)],
 }
 
@@ -141,7 +141,7 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// The next task; `None` when all are done or the walk was stopped.
+    /// The next task; `None` if all are done or the walk was stopped.
     fn take(&self) -> Option<Task> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -174,22 +174,22 @@ impl Queue {
     }
 }
 
-/// A file with several names: the first one made, so that the others become links to it.
+/// The first copy of each file with several names, which the other names are linked to.
 type Links = Mutex<HashMap<(u64, u64), PathBuf>>;
 
 struct Work<'a> {
     walk: &'a Walk<'a>,
     roots: Vec<OwnedFd>,
-    /// `None`: only measure.
+    /// `None` to only measure.
     target: Option<&'a OwnedFd>,
     tally: &'a Tally,
     queue: Queue,
     links: Links,
-    /// Cleared when the source cannot share its blocks with the target.
+    /// Cleared if the source cannot share blocks with the target.
     share: AtomicBool,
 }
 
-/// Counts what a copy would take, with a fingerprint of it.
+/// Counts what a copy would take, and computes its fingerprint.
 pub(crate) fn measure(walk: &Walk<'_>, report: Report<'_>) -> Result<Tally> {
     let tally = Tally::default();
     run(walk, None, &tally, &mut |tally| {
@@ -223,7 +223,7 @@ fn run(walk: &Walk<'_>, target: Option<&OwnedFd>, tally: &Tally, news: &mut dyn 
         links: Links::default(),
         share: AtomicBool::new(true),
     };
-    // Opening the sources takes the user's identity too, hence a thread of its own.
+    // Opening the sources uses the user's identity too, which needs a thread of its own.
     work.roots = std::thread::scope(|scope| {
         scope.spawn(|| open_roots(walk)).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })?;
@@ -237,7 +237,7 @@ fn run(walk: &Walk<'_>, target: Option<&OwnedFd>, tally: &Tally, news: &mut dyn 
         let handles: Vec<_> = (0..workers)
             .map(|_| {
                 scope.spawn(|| {
-                    // Told also when the worker panics: the wait below must end.
+                    // Runs even if the worker panics, so that the wait below ends.
                     let _end = Finished(&finished, &work.queue);
                     work_through(&work)
                 })
@@ -280,7 +280,7 @@ fn open_roots(walk: &Walk<'_>) -> Result<Vec<OwnedFd>> {
         let root = acting
             .act(|| rustix::fs::open(&tree.source, flags, Mode::empty()))
             .doing(|| format!("act as user {}", walk.rights.uid))?
-            .map_err(|error| crate::PoolError::ImageImport {
+            .map_err(|error| PoolError::ImageImport {
                 source_name: tree.source.display().to_string(),
                 why: format!("it cannot be read by user {} ({error})", walk.rights.uid),
             })?;
@@ -335,7 +335,7 @@ impl Worker<'_, '_> {
         let Ok(source) =
             self.as_user(|| open_beneath(root, &task.path, OFlags::RDONLY | OFlags::DIRECTORY))?
         else {
-            // It could be opened or looked at when it was listed; now it is gone or shut.
+            // It was accessible when it was listed, and is gone or closed now.
             Tally::count(&tally.denied, 1);
             return Ok(());
         };
@@ -374,7 +374,7 @@ impl Worker<'_, '_> {
                 None => self.measure(task, &source, entry, path)?,
             }
         }
-        // The top of the pool's image keeps its own mode; everything below is as its source is.
+        // The top directory of the image keeps its own mode; all others get the mode of their source.
         if let Some(target) = target
             && !into.as_os_str().is_empty()
         {
@@ -425,7 +425,7 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// Opens a subdirectory if it is one to go into.
+    /// Opens a subdirectory if the walk may enter it.
     fn enter(&self, task: &Task, source: &OwnedFd, entry: &Entry) -> Result<Option<OwnedFd>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let tally = self.work.tally;
@@ -447,7 +447,7 @@ impl Worker<'_, '_> {
     }
 }
 
-/// What is in a directory, with what each entry is. Runs with the user's rights.
+/// Lists a directory with the metadata of each entry. Runs with the user's rights.
 fn list(directory: &OwnedFd, tally: &Tally) -> rustix::io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
     for entry in Dir::read_from(directory)? {

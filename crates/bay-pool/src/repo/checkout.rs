@@ -1,11 +1,11 @@
-//! Checkouts: complete clones kept ready as read-only subvolumes, one per commit and branch in use.
+//! Checkouts: complete clones, cached as read-only subvolumes, one per used commit and branch.
 //!
-//! A checkout has its own `.git` with its own objects; the pack files share their blocks with the cache (reflinks), so
-//! nothing is copied. The first is written out by git; every later one begins as a snapshot of an earlier one and only
-//! the files that differ are written. Snapshots keep inode numbers and times, so the index stays true in every
-//! workspace made from it: `git status` there compares times, it does not read files.
+//! A checkout has its own `.git` with its own objects. The pack files share their blocks with the cache (reflinks),
+//! so nothing is copied. Git writes out the first checkout; every later one begins as a snapshot of an earlier one,
+//! and only the differing files are written. Snapshots keep inode numbers and times, so the index stays valid in
+//! every workspace made from it: `git status` there compares times and reads no files.
 //!
-//! No filter, hook or submodule runs: nothing configures one. Large-file pointers stay pointers.
+//! No filter, hook or submodule runs, because nothing configures one. Large-file pointers stay pointers.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -18,21 +18,20 @@ use bay_git::{Git, LONG_SILENCE, is_object_id, is_ref_name};
 use bay_sys::btrfs;
 use bay_text::hex;
 use bay_types::RepoId;
-use bay_types::progress::Progress;
+use bay_types::progress::{Progress, Report};
 use rustix::fs::{Timespec, Timestamps};
 use sha2::{Digest, Sha256};
 
 use super::refs::Refs;
-use crate::Report;
-use crate::backing::sync_dir;
 use crate::error::{Doing, PoolError, Result, one_line};
+use crate::files::sync_dir;
 use crate::pool::Pool;
 use crate::subvolume::{self, entries, remove_all};
 
 const WORKSPACE_MODE: u32 = 0o755;
-/// Checkouts kept per repository; making one more removes the oldest. Bays made from it do not notice.
+/// Most checkouts per repository. A further one replaces the oldest; bays made from that are not affected.
 const MAX_CHECKOUTS: usize = 32;
-/// Files that took longer than this to write are so many that it pays to wait for the clock (see `settle`).
+/// If writing the files took longer than this, they are so many that waiting for the clock pays off (see `settle`).
 const LONG_WRITE: Duration = Duration::from_millis(250);
 
 impl Pool {
@@ -72,7 +71,7 @@ impl Pool {
         Ok(self.checkouts_dir(repo).join(key))
     }
 
-    /// The checkout that a workspace is to be made from.
+    /// The checkout for a new workspace, which must exist.
     pub(crate) fn repo_checkout_ready(
         &self,
         repo: RepoId,
@@ -87,7 +86,7 @@ impl Pool {
         Err(PoolError::RefNotFound { location, reference: commit.to_owned() })
     }
 
-    /// Makes the read-only checkout that workspaces are snapshots of; nothing to do when it is there.
+    /// Makes the read-only checkout that workspaces are snapshots of, if it is missing.
     pub fn repo_checkout(
         &self,
         repo: RepoId,
@@ -140,7 +139,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A read-only subvolume can be renamed inside its directory only; out of sight first, then destroyed.
+    /// A read-only subvolume can be renamed only within its directory. So it is first hidden there, then destroyed.
     fn checkout_drop(&self, path: &Path) -> Result<()> {
         let aside = path.with_file_name(format!(".trash-{}", RepoId::generate()));
         std::fs::rename(path, &aside).doing(|| format!("remove {}", path.display()))?;
@@ -190,7 +189,7 @@ impl Clone<'_> {
         btrfs::sync(self.pool.top()?).doing(|| "sync the pool".to_owned())
     }
 
-    /// The cache's refs, all in the one file where tags say what they are tags of.
+    /// The cache's refs, packed into one file, which includes the targets of tags.
     fn refs(&self) -> Result<Refs> {
         let read = || self.pool.repo_refs(self.repo).map(Option::unwrap_or_default);
         let refs = read()?;
@@ -206,7 +205,7 @@ impl Clone<'_> {
         std::fs::write(&path, contents).doing(|| format!("write {}", path.display()))
     }
 
-    /// What a clone made by hand would have.
+    /// The settings that `git clone` would write.
     fn config(&self) -> String {
         let sha256 = self.commit.len() == 64;
         let mut text = format!(
@@ -237,7 +236,7 @@ impl Clone<'_> {
         self.write(&dir, "HEAD", &format!("ref: refs/remotes/origin/{head}\n"))
     }
 
-    /// Makes the working tree and the index those of the commit.
+    /// Sets the working tree and the index to the commit.
     fn write_files(&self, git: &Path, report: Report<'_>) -> Result<()> {
         let mut run = Git::new(
             self.pool.git_home(),
@@ -249,14 +248,14 @@ impl Clone<'_> {
         run.sha256 = self.commit.len() == 64;
         let may_go_on = || self.pool.room_left();
         run.may_go_on = Some(&may_go_on);
-        // Large files are written without a word in between.
+        // Git reports nothing while it writes large files.
         run.patience = Some(LONG_SILENCE);
         let said = run.run(report)?;
         if said.status.success() { Ok(()) } else { Err(bay_git::failed(self.location, &said).into()) }
     }
 }
 
-/// A value in a git settings file.
+/// Quotes a value for a git settings file.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -272,8 +271,8 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// Gives a clone the cache's object files without copying them, and takes away those the cache has no more (they were
-/// packed into others).
+/// Shares the cache's object files with a clone, and removes those from the clone that the cache no longer has (git
+/// merged them into others).
 fn share_objects(from: &Path, to: &Path) -> std::io::Result<()> {
     let mut wanted = BTreeSet::new();
     for entry in std::fs::read_dir(from)? {
@@ -288,7 +287,7 @@ fn share_objects(from: &Path, to: &Path) -> std::io::Result<()> {
             }
             share_objects(&source, &target)?;
         } else if kind.is_file() && !name.as_encoded_bytes().starts_with(b"tmp_") {
-            // Object files never change under their name; the few index files beside them may.
+            // An object file never changes under its name; the few index files may.
             let fixed =
                 target.parent().is_some_and(|dir| dir.ends_with("pack")) && name != "multi-pack-index";
             if !(fixed && target.exists()) {
@@ -317,9 +316,9 @@ fn share_file(source: &Path, target: &Path) -> std::io::Result<()> {
     to.set_permissions(from.metadata()?.permissions())
 }
 
-/// git trusts a file's times only if the file is older than the index, by whole seconds: one written in the same
-/// second as the index is read again by the first `git status`. After a long write the index is dated to the next second,
-/// and the clock is waited for, so that no later change can fall into a second the index claims to know.
+/// Git trusts a file's times only if the file is older than the index by whole seconds: the first `git status`
+/// reads a file again that was written in the same second. After a long write, the index is dated to the next
+/// second and this waits for that second, so that no later change falls into a second that the index covers.
 fn settle(index: &Path) -> Result<()> {
     let doing = || format!("settle {}", index.display());
     let file = match File::open(index) {
@@ -347,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_in_a_settings_file_cannot_begin_a_new_one() {
+    fn a_value_in_a_settings_file_cannot_start_another_setting() {
         assert_eq!(quoted("a\"b\\c"), "\"a\\\"b\\\\c\"");
         assert_eq!(quoted("x\n[core]\x01"), "\"x\\n[core]\"");
     }

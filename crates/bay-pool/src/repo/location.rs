@@ -1,13 +1,13 @@
-//! Where a repository comes from: checked, normalised, and without credentials.
+//! The address of a repository: checked, normalised, and without credentials.
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{PoolError, Result, one_line};
 
-/// Longest address of a repository.
+/// Longest address.
 const MAX_LOCATION: usize = 4096;
 
-/// A repository's address as it is stored, shown, compared and given to git.
+/// An address as it is stored, shown, compared and passed to git.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Location {
     text: String,
@@ -24,7 +24,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// The name git's `protocol.*.allow` settings know it by.
+    /// The name in git's `protocol.*.allow` settings.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Https => "https",
@@ -65,7 +65,7 @@ impl Location {
                 Err(why) => refuse(why),
             };
         }
-        // git reads TRANSPORT::ADDRESS as a program to run.
+        // Git runs a program for TRANSPORT::ADDRESS.
         if given.contains("::") {
             return refuse("only https, http, ssh, git and file addresses and absolute paths are fetched");
         }
@@ -110,7 +110,7 @@ impl Location {
         if path.is_empty() {
             return Err("it has no path");
         }
-        // A name is needed to log in by ssh and is no secret; everything else before the @ may be one.
+        // An ssh login needs the user name, which is not secret. Anything else before the @ may be a secret.
         let user = match (transport, user) {
             (Transport::Ssh, Some(user)) => {
                 let name = user.split(':').next().unwrap_or_default();
@@ -140,7 +140,7 @@ impl Location {
         self.transport
     }
 
-    /// A directory on this machine: the daemon never opens it, callers send bundles of it.
+    /// Whether it is a directory of this host. The daemon never opens it; callers send bundles of it.
     pub(crate) fn is_local(&self) -> bool {
         self.transport == Transport::File
     }
@@ -179,7 +179,7 @@ fn is_scp_host(text: &str) -> bool {
         && !host.contains(':')
 }
 
-/// An absolute path without doubled slashes and dots; `None` with `..` in it.
+/// An absolute path without doubled slashes and single dots; `None` if it has `..`.
 fn clean_path(path: &str) -> Option<String> {
     let mut clean = PathBuf::from("/");
     for part in Path::new(path).components() {
@@ -192,7 +192,7 @@ fn clean_path(path: &str) -> Option<String> {
     clean.into_os_string().into_string().ok()
 }
 
-/// The text without anything that may be a password, for messages about addresses that were refused.
+/// Removes everything that may be a password, for messages about refused addresses.
 fn without_userinfo(text: &str) -> String {
     match text.split_once("://") {
         Some((scheme, rest)) => {

@@ -1,4 +1,4 @@
-//! Repositories: fetched once, shared by all bays of a daemon, never written by an agent.
+//! Cached repositories: fetched once, shared by all bays of a daemon, never written by an agent.
 //!
 //! ```text
 //!  repos/<id>/meta.json            location without credentials, when it was last synced
@@ -6,8 +6,9 @@
 //!            /checkouts/<key>      read-only clones that workspaces are snapshots of
 //! ```
 //!
-//! Whatever changes a repository holds a lock on its directory. Everything is made aside and renamed into place;
-//! leftovers of killed work (`.tmp-…`, git's own lock files and half-received packs) go at the next sweep.
+//! Each change of a repository holds the lock on its directory. Everything is made under another name and renamed
+//! into place. The next sweep removes leftovers of killed work (`.tmp-…`, git's own lock files and half-received
+//! packs).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,26 +21,30 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::Resolved;
-use crate::backing::{make_private_dir, retry, sync_dir};
 use crate::error::{Doing, PoolError, Result, one_line};
-use crate::pool::{Pool, read_json, write_json};
+use crate::files::{make_private_dir, read_json, retry, sync_dir, write_json};
+use crate::pool::Pool;
 use crate::subvolume::{self, entries, open_dir, remove_all};
 
 mod checkout;
-pub(crate) mod intake;
+pub(crate) mod fetch;
 mod location;
-mod network;
 mod refs;
 
-pub use intake::MAX_BUNDLE_BYTES;
+pub use fetch::MAX_BUNDLE_BYTES;
 use location::Location;
-pub use network::GIT_VARIABLES;
-pub(crate) use network::Network;
 use refs::Refs;
 
-/// Most tips told to a caller who wants to leave out what the cache has.
+/// Most tips that a caller gets for leaving out what the cache has.
 const MAX_TIPS: usize = 64;
+
+/// A resolved ref of a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolved {
+    pub commit: String,
+    /// Set if the ref is a branch, or the default branch.
+    pub branch: Option<String>,
+}
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Meta {
@@ -81,7 +86,7 @@ impl Pool {
         let dir = self.repo_open(repo)?;
         retry(|| rustix::fs::flock(&dir, FlockOperation::LockExclusive))
             .doing(|| format!("lock the repository {repo}"))?;
-        // Whoever had the lock before may have removed it.
+        // The previous holder may have removed the repository.
         self.repo_meta(repo)?;
         Ok(dir)
     }
@@ -95,7 +100,7 @@ impl Pool {
         }
     }
 
-    /// The repo of this location, made (empty) when unknown.
+    /// The repository of this location; a new, empty one if unknown.
     pub fn repo_for(&self, location: &str) -> Result<RepoId> {
         let location = Location::parse(location)?;
         let _making = self.inner.repo_making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -132,11 +137,11 @@ impl Pool {
             synced_at: meta.synced_at,
             bytes: bytes_below(&self.repo_git(meta.id), 0),
             checkouts: checkouts.len() as u64,
-            bays: self.bays_born_of(&[self.own_corner()], "workspace", &parents)?,
+            bays: self.bays_snapshotting(&[self.own_corner()], "workspace", &parents)?,
         })
     }
 
-    /// A run of git in this repository, allowed to change it.
+    /// A git run in this repository that may change it.
     fn repo_run<'a>(&self, repo: RepoId, arguments: &[&'a str]) -> Git<'a> {
         let directory = self.repo_git(repo);
         let mut git = Git::new(self.git_home(), arguments);
@@ -145,7 +150,7 @@ impl Pool {
         git
     }
 
-    /// A run of git that only reads.
+    /// A git run in this repository that only reads.
     fn repo_ask<'a>(&self, repo: RepoId, arguments: &[&'a str]) -> Git<'a> {
         let mut git = self.repo_run(repo, arguments);
         git.read = std::mem::take(&mut git.write);
@@ -170,7 +175,7 @@ impl Pool {
         }
     }
 
-    /// The refs as they are on disk; `None` while nothing was fetched.
+    /// The refs on disk; `None` if nothing was fetched yet.
     fn repo_refs(&self, repo: RepoId) -> Result<Option<Refs>> {
         match Refs::read(&self.repo_git(repo)) {
             Ok(refs) => Ok(Some(refs)),
@@ -182,13 +187,13 @@ impl Pool {
         }
     }
 
-    /// Tips the cache has, newest first, at most 64.
+    /// Tips in the cache, newest first, at most 64.
     pub fn repo_tips(&self, repo: RepoId) -> Result<Vec<String>> {
         let meta = self.repo_meta(repo)?;
         if self.repo_refs(repo)?.is_none_or(|refs| refs.all.is_empty()) {
             return Ok(Vec::new());
         }
-        // Several refs often name one commit, so more are asked for than are told.
+        // Several refs often have the same commit, so more are listed than needed.
         let count = format!("--count={}", MAX_TIPS * 4);
         let arguments = [
             "for-each-ref",
@@ -208,7 +213,7 @@ impl Pool {
         Ok(tips)
     }
 
-    /// What a branch, tag or commit is; the default branch when none is named.
+    /// Resolves a branch, tag or commit; the default branch if none is given.
     pub fn repo_resolve(&self, repo: RepoId, reference: Option<&str>) -> Result<Resolved> {
         let meta = self.repo_meta(repo)?;
         let refs = self.repo_refs(repo)?.unwrap_or_default();
@@ -250,8 +255,7 @@ impl Pool {
         self.trash().remove(&self.repo_dir(repo))
     }
 
-    /// Removes a repository that nothing was ever fetched into, and says whether it did. One that somebody is working
-    /// on stays.
+    /// Removes a repository that nothing was fetched into, unless somebody is using it. Returns whether it did.
     pub fn repo_remove_if_empty(&self, repo: RepoId) -> Result<bool> {
         self.check_writable()?;
         let dir = self.repo_open(repo)?;
@@ -266,7 +270,7 @@ impl Pool {
         Ok(true)
     }
 
-    /// What killed work left: unfinished checkouts, git's lock files, half-received packs.
+    /// Removes leftovers of killed work: unfinished checkouts, git's lock files, half-received packs.
     pub(crate) fn repo_sweep(&self) -> Result<()> {
         for dir in entries(&self.corner("repos"))? {
             for path in entries(&dir.join("checkouts")).unwrap_or_default() {
@@ -289,7 +293,7 @@ impl Pool {
     }
 }
 
-/// Bytes of the files below a directory of ours.
+/// Bytes of the files below a directory of the pool.
 fn bytes_below(dir: &Path, depth: usize) -> u64 {
     const MAX_DEPTH: usize = 16;
     let Ok(listed) = std::fs::read_dir(dir) else { return 0 };

@@ -1,6 +1,6 @@
 //! The refs of a bare repository, read without starting git.
 //!
-//! The repositories read here are the cache's own: nobody but our confined git writes them.
+//! These repositories are the cache's own: only the confined git writes them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) object: String,
-    /// For an annotated tag: what it is a tag of.
+    /// For an annotated tag: the object it points to.
     pub(crate) peeled: Option<String>,
 }
 
@@ -23,9 +23,9 @@ pub(crate) struct Target {
 #[derive(Debug, Default)]
 pub(crate) struct Refs {
     pub(crate) all: BTreeMap<String, Target>,
-    /// Some are in files of their own, where tags do not say what they are tags of.
+    /// Some refs are in files of their own, which do not have the targets of tags.
     pub(crate) loose: bool,
-    /// The branch that HEAD names.
+    /// The branch of HEAD.
     pub(crate) head: Option<String>,
 }
 
@@ -89,8 +89,8 @@ impl Refs {
         self.all.values().any(|target| target.object == commit || target.peeled.as_deref() == Some(commit))
     }
 
-    /// The contents of `packed-refs` for a clone of this repository: its branches are the remote's, its tags our own,
-    /// and `branch` is at `commit`.
+    /// The contents of `packed-refs` for a clone of this repository: its branches are the remote's, its tags are
+    /// the clone's own, and `branch` is at `commit`.
     pub(crate) fn packed_for_clone(&self, branch: Option<&str>, commit: &str) -> String {
         let mut clone = BTreeMap::new();
         for (name, target) in &self.all {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use bay_tests::suite;
 use bay_types::image::{ImageImport, ImageView};
 
-use crate::image::host::HostTree;
+use crate::host_packages::HostTree;
 use crate::{Pool, PoolError, PoolOptions};
 
 mod bays;

@@ -6,7 +6,7 @@ use bay_types::{BayId, ErrorCode};
 use rustix::mount::MountFlags;
 
 use super::{Lab, POOL_MIB, import_host};
-use crate::image::host::HostTree;
+use crate::host_packages::HostTree;
 use crate::{Pool, PoolError, PoolOptions, WorkspaceFrom};
 
 fn code(error: &PoolError) -> ErrorCode {
@@ -38,7 +38,7 @@ fn what_the_kernel_shows_of_the_pool_is_closed_to_everybody_but_root() {
     let Some(lab) = Lab::new() else { return };
     let mode = || {
         let id = btrfs::filesystem_id(File::open(lab.mount_point()).unwrap()).unwrap();
-        let shown = fs::metadata(format!("/sys/fs/btrfs/{}", crate::changes::dashed(id))).unwrap();
+        let shown = fs::metadata(format!("/sys/fs/btrfs/{}", crate::sysfs::dashed(id))).unwrap();
         std::os::unix::fs::PermissionsExt::mode(&shown.permissions()) & 0o777
     };
     drop(lab.open());

@@ -1,4 +1,4 @@
-//! The headers of a tar archive: everything with a length is bounded, paths cannot leave.
+//! Tar headers. Every length is bounded, and no path leads out of the image.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -11,10 +11,10 @@ use tar::{Header, PaxExtensions};
 use crate::image::tree::mapped_id;
 
 pub(super) const BLOCK: usize = 512;
-/// Longest path or link in an archive: the kernel takes no longer ones.
+/// Longest path or link in an archive, which is the kernel's limit.
 pub(super) const MAX_PATH: u64 = 4096;
 
-/// What extended headers said of the next entry.
+/// Extended headers for the next entry.
 #[derive(Default)]
 pub(super) struct Extended {
     pub(super) path: Option<Vec<u8>>,
@@ -27,7 +27,7 @@ pub(super) struct Extended {
     pub(super) sparse: bool,
 }
 
-/// An entry with everything applied.
+/// An entry with its extended headers applied.
 pub(super) struct Entry {
     pub(super) path: PathBuf,
     pub(super) link: Vec<u8>,
@@ -67,7 +67,7 @@ impl Extended {
         Ok(())
     }
 
-    /// `None` for an entry that tries to leave the image.
+    /// `None` for an entry whose path leads out of the image.
     pub(super) fn finish(self, header: &Header, size: u64) -> Option<Entry> {
         let path = inside(&self.path.unwrap_or_else(|| header.path_bytes().into_owned()))?;
         let link =
@@ -100,7 +100,7 @@ pub(super) fn seconds(text: &str) -> Option<(i64, i64)> {
     Some(if whole < 0 { (whole, 0) } else { (whole, nanoseconds.parse().ok()?) })
 }
 
-/// A path of an archive as a path below the image's top; `None` when it tries to leave or cannot exist.
+/// Makes a path of an archive relative to the image; `None` if it leads out or is invalid.
 pub(super) fn inside(path: &[u8]) -> Option<PathBuf> {
     if path.len() as u64 > MAX_PATH || path.contains(&0) {
         return None;
@@ -125,7 +125,7 @@ pub(super) fn checksum_fits(block: &[u8; BLOCK]) -> bool {
     Header::from_byte_slice(block).cksum().is_ok_and(|said| said == sum)
 }
 
-/// An old GNU sparse header that goes on in further blocks.
+/// Whether an old GNU sparse header continues in further blocks.
 pub(super) fn is_extended(block: &[u8; BLOCK]) -> bool {
     Header::from_byte_slice(block).as_gnu().is_some_and(tar::GnuHeader::is_extended)
 }
@@ -149,7 +149,7 @@ pub(super) fn padded(size: u64) -> io::Result<u64> {
     size.checked_next_multiple_of(BLOCK as u64).ok_or_else(|| broken("it has an impossible size"))
 }
 
-/// The body of a header entry, refused when it is longer than anything sensible.
+/// The body of a header entry, refused if it is too long.
 pub(super) fn bounded(archive: &mut impl Read, size: u64, most: u64) -> io::Result<Vec<u8>> {
     if size > most {
         return Err(broken("it has an endless name or header"));

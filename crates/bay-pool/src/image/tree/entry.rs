@@ -1,4 +1,4 @@
-//! Making one entry of a tree in the target: contents, owner, mode, attributes, times, links.
+//! Copying one entry of a tree: contents, owner, mode, attributes, times, links.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,10 +16,10 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{BUFFER, Entry, Rights, Tally, Task, Worker};
-use crate::backing::retry;
 use crate::error::{Doing, Result};
+use crate::files::retry;
 
-/// The kernel's own bounds on extended attributes.
+/// The kernel's limit on extended attributes.
 const XATTR_MAX: usize = 64 * 1024;
 
 impl Worker<'_, '_> {
@@ -42,7 +42,7 @@ impl Worker<'_, '_> {
                 Tally::count(&tally.files, 1);
                 let entered = self.enter(task, source, entry).map_err(io::Error::other)?;
                 let Some(child) = entered else {
-                    // That it exists, and how it looks from outside, its parent tells everybody.
+                    // Its name and metadata are visible in its parent, so they are copied.
                     let made = open_child_dir(target, name)?;
                     return set_dir(&made, &entry.stat);
                 };
@@ -128,7 +128,7 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// Copies the bytes; `false` when the source could not be read to its end.
+    /// Copies the contents; `false` if the source could not be read to its end.
     fn contents(&mut self, from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> io::Result<bool> {
         let size = stat.st_size as u64;
         if size == 0 {
@@ -155,7 +155,7 @@ impl Worker<'_, '_> {
         while at < size {
             let start = match rustix::fs::seek(from, rustix::fs::SeekFrom::Data(at)) {
                 Ok(start) => start,
-                // Nothing but a hole until the end.
+                // There is only a hole until the end.
                 Err(Errno::NXIO) => break,
                 Err(_) => return self.span(from, to, at, size),
             };
@@ -192,7 +192,7 @@ impl Worker<'_, '_> {
             at += got as u64;
             Tally::count(&self.work.tally.bytes, got as u64);
             if self.work.queue.stop.load(Ordering::Relaxed) {
-                // Another thread has failed and says why; what is made here will be thrown away.
+                // Another thread failed and reports the error; this copy is discarded.
                 return Ok(false);
             }
         }
@@ -200,13 +200,13 @@ impl Worker<'_, '_> {
     }
 }
 
-/// Opens a path below a directory without ever leaving it or following a link.
+/// Opens a path below a directory without leaving it or following a symbolic link.
 pub(crate) fn open_beneath(root: impl AsFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     open_below(root, path, flags, ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
 }
 
-/// Makes an entry, in the place of one that is there.
+/// Makes an entry, replacing an existing one.
 pub(crate) fn replacing<T>(
     target: &OwnedFd,
     name: &[u8],
@@ -226,7 +226,7 @@ fn open_child_dir(target: &OwnedFd, name: &[u8]) -> rustix::io::Result<OwnedFd> 
     rustix::fs::openat(target, name, flags, Mode::empty())
 }
 
-/// Ids that no bay has a place for become nobody's.
+/// User and group ids outside of a bay's range become `nobody`.
 fn owner(stat: &Stat) -> (Uid, Gid) {
     (Uid::from_raw(mapped_id(stat.st_uid)), Gid::from_raw(mapped_id(stat.st_gid)))
 }
@@ -253,7 +253,7 @@ pub(super) fn finish_dir(source: &OwnedFd, target: &OwnedFd) -> io::Result<()> {
     set_dir(target, &rustix::fs::fstat(source)?)
 }
 
-/// Attributes that mean the same inside a bay: file capabilities, ACLs, the user's own.
+/// Extended attributes that have the same meaning in a bay: file capabilities, ACLs, the user's own.
 pub(crate) fn wanted_xattr(name: &[u8]) -> bool {
     name == b"security.capability" || name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_")
 }
@@ -277,7 +277,7 @@ fn copy_xattrs(from: &OwnedFd, to: &OwnedFd) -> io::Result<()> {
             Err(error) => return Err(error.into()),
         }
         match rustix::fs::fsetxattr(to, name, &value, XattrFlags::empty()) {
-            // One that the pool's filesystem does not know is no reason to lose the file.
+            // If the pool's filesystem does not support an attribute, the file is still copied.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
         }
@@ -303,7 +303,7 @@ pub(crate) fn open_as(path: &Path, rights: Rights) -> Result<io::Result<File>> {
     })
 }
 
-/// Reads a whole small file, refusing one that is larger than `most`.
+/// Reads a small file, and refuses one larger than `most`.
 pub(crate) fn read_small(file: &mut File, most: u64) -> io::Result<Vec<u8>> {
     let mut contents = Vec::new();
     file.take(most + 1).read_to_end(&mut contents)?;

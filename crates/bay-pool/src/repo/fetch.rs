@@ -1,4 +1,4 @@
-//! What comes into the cache: fetches from a remote, bundles from a caller.
+//! Fetches from a remote and imports of a caller's bundle.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,26 +8,25 @@ use std::path::{Path, PathBuf};
 use bay_git::{Git, GitError, LONG_SILENCE, STRICT, Said, failed, is_object_id, is_ref_name};
 use bay_sys::btrfs;
 use bay_types::RepoId;
-use bay_types::progress::Progress;
+use bay_types::progress::{Progress, Report};
 use jiff::Timestamp;
 
 use super::Meta;
 use super::location::{Location, Transport};
-use crate::Report;
-use crate::backing::make_private_dir;
 use crate::error::{Doing, PoolError, Result, one_line};
-use crate::pool::{CHECK_SPACE_EVERY, Pool, write_json};
+use crate::files::{make_private_dir, write_json};
+use crate::pool::{CHECK_SPACE_EVERY, Pool};
 use crate::subvolume::entries;
 
-/// Largest bundle taken in.
+/// Largest bundle.
 pub const MAX_BUNDLE_BYTES: u64 = 64 * 1024 * 1024 * 1024;
 /// Longest line of a bundle's header: an id, a space and the name of a ref.
 const MAX_HEADER_LINE: u64 = 64 * 1024;
-/// With this many packs git and every new checkout become slow: they are then made into one.
+/// Most packs: with more, git and new checkouts become slow, so the packs are merged.
 const MAX_PACKS: usize = 40;
 
 impl Pool {
-    /// The bare repository, made when it is not there yet.
+    /// Makes the bare repository if it is missing.
     fn repo_init(&self, repo: RepoId, location: &str, sha256: bool) -> Result<()> {
         let place = self.repo_git(repo);
         if place.exists() {
@@ -43,7 +42,7 @@ impl Pool {
         std::fs::rename(&tmp, &place).doing(|| format!("name the repository {repo}"))
     }
 
-    /// Fetches everything from the repo's location, unless that is a directory of this machine.
+    /// Fetches everything from the repository's location, unless that is a directory of this host.
     pub fn repo_fetch(&self, repo: RepoId, report: Report<'_>) -> Result<()> {
         self.check_writable()?;
         let _lock = self.repo_lock(repo)?;
@@ -84,14 +83,14 @@ impl Pool {
         self.repo_synced(meta)
     }
 
-    /// Lets a run of git talk to the location, over the daemon's way to the network.
+    /// Lets a git run connect to the location, through the daemon's proxy.
     fn reach<'a>(&'a self, git: &mut Git<'a>, location: &Location) {
         git.transport = Some(location.transport().name());
         git.variables = &self.inner.network.variables;
         git.read.extend_from_slice(&self.inner.network.files);
     }
 
-    /// What the other side has: first of all whether it exists, can be read, and holds anything.
+    /// Lists the refs of the remote. This also shows whether it exists, is readable, and has commits.
     fn remote_refs(&self, location: &Location, report: Report<'_>) -> Result<RemoteRefs> {
         let mut git = Git::new(
             self.git_home(),
@@ -117,12 +116,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Keeps refs in one file and packs few.
+    /// Packs refs into one file, and merges packs.
     fn repo_tidy(&self, repo: RepoId, location: &str) -> Result<()> {
         self.repo_run(repo, &["pack-refs", "--all", "--prune"]).output(location)?;
         let packs = entries(&self.repo_git(repo).join("objects/pack"))?;
         if packs.iter().filter(|path| path.extension() == Some(OsStr::new("pack"))).count() > MAX_PACKS {
-            // Nothing is ever thrown away here: a bay may have been made from a commit that no branch has any more.
+            // No object is ever removed: a bay may come from a commit that no branch has any more.
             let mut git = self.repo_run(repo, &["repack", "-a", "-d", "-k", "-q"]);
             git.patience = Some(LONG_SILENCE);
             git.output(location)?;
@@ -137,8 +136,8 @@ impl Pool {
         write_json(&path, &Meta { synced_at: Timestamp::now(), ..meta })
     }
 
-    /// Takes in a git bundle: its branches and tags under their names, and every tip under `refs/bay/`, so that a
-    /// commit once pushed stays.
+    /// Imports a git bundle: its branches and tags under their names, and every tip under `refs/bay/`, so that a
+    /// pushed commit stays.
     pub fn repo_unbundle(&self, repo: RepoId, bundle: &mut dyn Read) -> Result<()> {
         self.check_writable()?;
         let meta = self.repo_meta(repo)?;
@@ -159,8 +158,8 @@ impl Pool {
         if heads.tips.is_empty() {
             return Err(refuse("it holds no commits".to_owned()));
         }
-        // Before 2.46 git does not check the objects of a bundle that it fetches, so the pack is taken in and checked first.
-        // The fetch finds every object there: it checks that nothing is missing and sets the refs.
+        // Git before 2.46 does not check the objects of a bundle that it fetches, so the pack is imported and
+        // checked first. The fetch then finds every object present, checks that none is missing, and sets the refs.
         let mut git = self.repo_run(repo, &["index-pack", "-v", "--stdin", "--fix-thin", STRICT]);
         git.input = Some(Box::new(pack_in_bundle(&file.path).doing(|| format!("read {path}"))?));
         let may_go_on = || self.room_left();
@@ -224,7 +223,7 @@ impl Pool {
     }
 }
 
-/// A file that goes with its owner.
+/// A file that is removed when this is dropped.
 struct TemporaryFile {
     path: PathBuf,
 }
@@ -239,7 +238,7 @@ impl Drop for TemporaryFile {
     }
 }
 
-/// What `git ls-remote --symref` said.
+/// The output of `git ls-remote --symref`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct RemoteRefs {
     any: bool,
@@ -267,7 +266,7 @@ impl RemoteRefs {
                 }
             }
         }
-        // A HEAD that names no branch: the usual ones, then any.
+        // If HEAD names no branch: a usual name, or any branch.
         let usual = || ["main", "master"].iter().find(|name| branches.iter().any(|b| b == *name));
         remote.head = named
             .filter(|name| branches.contains(name))
@@ -308,7 +307,7 @@ impl BundleHeads {
         text
     }
 
-    /// The branch that the bundle's HEAD is at.
+    /// The branch of the bundle's HEAD.
     fn head_branch(&self) -> Option<&str> {
         let head = self.tips.iter().find(|(_, name)| name == "HEAD").map(|(object, _)| object);
         let at = |object: &String| head.is_none_or(|head| head == object);
@@ -326,14 +325,14 @@ fn is_sha256_bundle(path: &Path) -> bool {
 fn pack_in_bundle(path: &Path) -> std::io::Result<impl Read + Send + use<>> {
     let mut file = BufReader::new(File::open(path)?);
     let mut line = Vec::new();
-    // A header that never ends is a bundle without a pack, which git refuses.
+    // With an endless header there is no pack, and git refuses the bundle.
     while file.by_ref().take(MAX_HEADER_LINE).read_until(b'\n', &mut line)? > 0 && line != b"\n" {
         line.clear();
     }
     Ok(file)
 }
 
-/// Sorts the failures of a fetch by what git said, in the words of git, ssh and well-known servers.
+/// Classifies a failed fetch by the messages of git, ssh and well-known servers.
 fn fetch_failure(location: &Location, said: &Said) -> PoolError {
     const ASKS: &[&str] = &[
         "could not read Username",
@@ -356,7 +355,7 @@ fn fetch_failure(location: &Location, said: &Said) -> PoolError {
     ];
     let says = |words: &[&str]| words.iter().any(|word| said.messages.contains(word));
     match failed(location.as_str(), said) {
-        // The git protocol knows no logins: what it denies is not there, or not for anybody.
+        // The git protocol has no login: a denied repository does not exist, or is not public.
         GitError::Failed { location: text, why } if location.transport() != Transport::Git && says(ASKS) => {
             PoolError::RepoAuth { location: text, why }
         }

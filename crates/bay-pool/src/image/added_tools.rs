@@ -1,5 +1,5 @@
-//! Tools in directories that a caller added to the image `host`: where their programs are, told to every command
-//! (`/etc/environment`, which the guest reads) and to login shells (`/etc/profile.d`).
+//! Puts the programs of directories that a caller added to the image `host` on the path: of every command
+//! (`/etc/environment`, which the guest reads) and of login shells (`/etc/profile.d`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,17 +10,17 @@ use rustix::fs::OFlags;
 use super::skeleton;
 use super::tree::open_beneath;
 
-/// Entries of a directory that are looked at, and directories that are put on the path.
+/// Most entries of a directory that are read, and most directories on the path.
 const MAX_ENTRIES: usize = 256;
 const MAX_DIRECTORIES: usize = 64;
 
-/// What every command has on its path besides.
+/// The default path of every command.
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 const HEAD: &str = "# made by Workbay with the image: the tools of directories that were added to it\n";
 
-/// Where tools lie below what is added: what comes before a `*`, whether all that fit are meant or the newest, and what
-/// comes behind. Version managers keep many of one kind side by side.
+/// Parents of `*/bin` directories below an added one, and whether all or only the newest of them is used. Version
+/// managers install many versions side by side.
 const MANY: &[(&str, Which)] = &[
     ("", Which::All),
     ("versions", Which::Newest),
@@ -34,7 +34,7 @@ enum Which {
     Newest,
 }
 
-/// Tools that look for the rest of themselves in the home directory, which is another in a bay.
+/// Tools that look for their files in the home directory, which differs in a bay.
 const HOMES: &[(&str, &str)] =
     &[(".cargo", "CARGO_HOME"), (".rustup", "RUSTUP_HOME"), (".nvm", "NVM_DIR"), (".pyenv", "PYENV_ROOT")];
 
@@ -66,13 +66,13 @@ pub(crate) fn put_on_path(target: &OwnedFd, added: &[PathBuf]) -> io::Result<()>
     skeleton::write_plain(target, "etc/profile.d", "added-tools.sh", &profile)
 }
 
-/// A path that needs no quoting anywhere; others are left for their owner to put on the path.
+/// A path that needs no quoting. Other paths are not put on the path automatically.
 fn plain(path: &Path) -> Option<&str> {
     let text = path.to_str()?;
     text.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._+@,-".contains(&b)).then_some(text)
 }
 
-/// The directories with programs in or below an added one.
+/// Directories with programs, in or below an added one.
 fn programs(target: &OwnedFd, added: &str) -> Vec<String> {
     let mut found = Vec::new();
     if added.ends_with("/bin") {
@@ -100,7 +100,7 @@ fn is_directory(target: &OwnedFd, path: &str) -> bool {
     open_beneath(target, relative, OFlags::PATH | OFlags::DIRECTORY).is_ok()
 }
 
-/// Names that need no quoting, in a directory of the image; none where there is no such directory.
+/// Names in a directory of the image that need no quoting; empty if there is no such directory.
 fn names_in(target: &OwnedFd, path: &str) -> Vec<String> {
     let relative = Path::new(path.trim_start_matches('/'));
     let Ok(directory) = open_beneath(target, relative, OFlags::RDONLY | OFlags::DIRECTORY) else {
@@ -114,7 +114,7 @@ fn names_in(target: &OwnedFd, path: &str) -> Vec<String> {
     names.take(MAX_ENTRIES).collect()
 }
 
-/// For sorting: `v20.1` comes before `v20.10`.
+/// Sort key: `v20.1` comes before `v20.10`.
 fn version(name: &str) -> (Vec<u64>, String) {
     let numbers = name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok());
     (numbers.collect(), name.to_owned())

@@ -1,5 +1,5 @@
-//! Workspaces that outlived their bays: `kept/<bay>-<time>`, each a subvolume. A new bay gets a snapshot of one, so what
-//! is kept stays as it is until somebody removes it by name.
+//! Workspaces that outlived their bays: `kept/<bay>-<time>`, each a subvolume. A new bay gets a snapshot of one, so
+//! a kept workspace does not change until somebody removes it by name.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::pool::Pool;
 use crate::quota::MAX_EXTENTS_COUNTED;
 use crate::subvolume::{self, entries, open_dir};
 
-/// How the time stands in a name.
+/// The format of the time in a name.
 pub(crate) const STAMP: &str = "%Y%m%dT%H%M%SZ";
 
 impl Pool {
@@ -37,7 +37,7 @@ impl Pool {
         Ok(all)
     }
 
-    /// Removes a kept workspace for good.
+    /// Removes a kept workspace.
     pub fn kept_remove(&self, name: &str) -> Result<()> {
         let path = self.kept_path(name)?;
         self.trash().remove(&path)
@@ -53,7 +53,7 @@ impl Pool {
     }
 }
 
-/// The bay's name and the time out of `<bay>-<time>` or `<bay>-<time>-<number>`.
+/// The bay's name and the time of `<bay>-<time>` or `<bay>-<time>-<number>`.
 fn parts(name: &str) -> Option<(&str, Timestamp)> {
     let stamped = |(at, _): (usize, &str)| {
         let stamp = name[at + 1..].split('-').next()?;

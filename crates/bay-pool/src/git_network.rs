@@ -1,8 +1,9 @@
-//! How the daemon itself reaches the network: its proxy, and whom it trusts. git learns no more of its environment.
+//! How the daemon reaches the network: its proxy and certificates. Git gets nothing else of the daemon's
+//! environment.
 
 use std::path::PathBuf;
 
-/// Variables of the daemon that git is given for a remote.
+/// Variables of the daemon that git gets for a remote.
 pub const GIT_VARIABLES: [&str; 11] = [
     "http_proxy",
     "https_proxy",
@@ -17,11 +18,11 @@ pub const GIT_VARIABLES: [&str; 11] = [
     "GIT_SSL_CAINFO",
 ];
 
-/// What a run of git gets that talks to a remote.
+/// Variables and files of a git run that talks to a remote.
 #[derive(Debug, Default)]
 pub(crate) struct Network {
     pub(crate) variables: Vec<(String, String)>,
-    /// Certificates, which it must be able to read.
+    /// Certificate files, which git must be able to read.
     pub(crate) files: Vec<PathBuf>,
 }
 
@@ -32,7 +33,7 @@ impl Network {
             .filter(|(name, value)| GIT_VARIABLES.contains(&name.as_str()) && !value.is_empty())
             .cloned()
             .collect();
-        // The usual names mean something to OpenSSL only; git has its own for every library it is built with.
+        // Only OpenSSL reads the usual names; git has its own names for every TLS library.
         for (usual, own) in [("SSL_CERT_FILE", "GIT_SSL_CAINFO"), ("SSL_CERT_DIR", "GIT_SSL_CAPATH")] {
             let value = |wanted| variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value);
             if let (Some(value), None) = (value(usual).cloned(), value(own)) {
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proxies_and_certificates_pass_and_nothing_else() {
+    fn git_gets_proxies_and_certificates_and_nothing_else() {
         let given = [
             ("https_proxy", "http://proxy:3128"),
             ("NO_PROXY", ""),
@@ -73,6 +74,6 @@ mod tests {
         assert!(network.files.contains(&"/own/ca.pem".into()) && network.files.contains(&"/two".into()));
         let own = [("SSL_CERT_FILE", "/a"), ("GIT_SSL_CAINFO", "/b")];
         let own: Vec<_> = own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        assert_eq!(Network::of(&own).variables, own, "git's own name has the last word");
+        assert_eq!(Network::of(&own).variables, own, "git's own name takes precedence");
     }
 }
