@@ -18,14 +18,17 @@ pub(crate) const IMPORT_ROUNDS: usize = 5;
 /// The kernel moves idle machines into deeper sleep; a person's next command comes after a pause, not in a loop.
 const IDLE: Duration = Duration::from_secs(1);
 
-fn sample(series: &mut Series, measured: Option<Result<Duration, ApiError>>) -> Result<(), ApiError> {
+pub(crate) fn sample(
+    series: &mut Series,
+    measured: Option<Result<Duration, ApiError>>,
+) -> Result<(), ApiError> {
     if let Some(took) = measured {
         series.took(took?);
     }
     Ok(())
 }
 
-fn present(series: Vec<Series>) -> Vec<Series> {
+pub(crate) fn present(series: Vec<Series>) -> Vec<Series> {
     series.into_iter().filter(|one| !one.is_empty()).collect()
 }
 

@@ -25,7 +25,7 @@ struct Places {
 
 impl Places {
     async fn make(setup: &mut Setup) -> Result<Self, ApiError> {
-        let bay = setup.up_host(vec![]).await?;
+        let bay = setup.up_host(vec![], None).await?;
         let on_pool = setup.pool.join(format!("bench-durable-{}", std::process::id()));
         let on_host = setup.work.join("durable");
         for dir in [&on_pool, &on_host] {

@@ -16,6 +16,7 @@ mod checkpoints_and_forks;
 mod container;
 mod durable;
 mod gateway;
+mod gvisor;
 mod idle_bays;
 mod live_processes;
 mod memory;
@@ -109,6 +110,9 @@ pub enum Contest {
     /// The long answers of `gateway` alone: one, one that is scrubbed of a secret, a hundred side by side. Only when asked
     /// for by name.
     Downloads,
+    /// New bays inside gVisor, and builds and installs there, beside `runsc` itself and Docker with it. Needs runsc: only when
+    /// asked for by name.
+    Gvisor,
     /// Two hundred commands a second over twenty bays. Minutes: only when asked for by name.
     Storm,
 }
@@ -187,6 +191,9 @@ impl Bench {
         }
         if self.only.contains(&Contest::Memory) {
             scored.push(memory::memory(setup, self.rounds).await?);
+        }
+        if self.only.contains(&Contest::Gvisor) {
+            scored.extend(gvisor::gvisor(setup, self.rounds).await?);
         }
         if self.only.contains(&Contest::Storm) {
             scored.push(throughput::storm(setup, self.seconds).await?);

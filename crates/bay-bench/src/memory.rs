@@ -54,7 +54,7 @@ pub(crate) async fn memory(setup: &mut Setup, rounds: usize) -> Result<Scored, A
         restore: ms("restore in place → it has answered", 1000.0),
     };
     let scripts = scripts(Some(&postgres));
-    let parent = setup.up_host(vec![]).await?;
+    let parent = setup.up_host(vec![], None).await?;
     let view: BayView = setup.client.get(&bay_path(&parent, "")).await?;
     let mut containers = Container::all(setup, view.image_id).await;
     let measured = measure(setup, &parent, &scripts, &mut containers, &mut measures, rounds);

@@ -16,6 +16,9 @@ pub(crate) enum Peer {
     Podman,
 }
 
+/// Has Docker run a container inside gVisor.
+pub(crate) const RUNSC_RUNTIME: [&str; 2] = ["--runtime", "runsc"];
+
 /// The peers that work here, each with the same tree the bays use.
 #[derive(Debug)]
 pub(crate) struct Peers {
@@ -80,9 +83,19 @@ impl Peers {
     }
 
     pub(crate) fn docker_run(&self) -> Option<Result<Duration, ApiError>> {
+        self.docker_run_with(&[])
+    }
+
+    /// A container inside gVisor, if Docker knows of its runtime.
+    pub(crate) fn docker_run_runsc(&self) -> Option<Result<Duration, ApiError>> {
+        self.docker_run_with(&RUNSC_RUNTIME)
+    }
+
+    fn docker_run_with(&self, options: &[&str]) -> Option<Result<Duration, ApiError>> {
         let docker = self.docker.as_ref()?;
-        let args = ["run", "--rm", "--network", "none", &docker.image, "/bin/echo", "hi"];
-        Some(timed(Command::new("docker").args(args)))
+        let mut command = Command::new("docker");
+        command.args(["run", "--rm", "--network", "none"]).args(options);
+        Some(timed(command.args([&docker.image, "/bin/echo", "hi"])))
     }
 
     /// Has the container that waits run a script; nothing where there is none.
@@ -107,14 +120,14 @@ impl Peers {
         Some(timed(Command::new("docker").args(["exec", &docker.container, "/bin/true"])))
     }
 
-    /// A container of the small image that waits, with these volumes and an empty `/work`.
-    pub(crate) fn docker_container(&mut self, volumes: &[String]) -> Result<String, ApiError> {
+    /// A container of the small image that waits, with these options and an empty `/work`.
+    pub(crate) fn docker_container(&self, options: &[String]) -> Result<String, ApiError> {
         let absent = || ApiError::new(ErrorCode::HostUnfit, "it is not among the peers", "");
         let docker = self.docker.as_ref().ok_or_else(absent)?;
         let name = format!("workbay-bench-work-{}", std::process::id());
         let mut command = Command::new("docker");
         command.args(["run", "-d", "--network", "none", "--name", &name, "-w", "/work"]);
-        timed(command.args(volumes).args([&docker.image, "/bin/sleep", "86400"]))?;
+        timed(command.args(options).args([&docker.image, "/bin/sleep", "86400"]))?;
         Ok(name)
     }
 

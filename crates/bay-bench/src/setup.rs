@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bay_client::{Client, Silent, bay_path};
+use bay_types::backend::BackendName;
 use bay_types::bay::{BayCreate, BayView, Health, Limits, Mount, Origin, Source};
 use bay_types::image::{ImageImport, ImageView};
 use bay_types::{ApiError, ErrorCode};
@@ -86,9 +87,15 @@ impl Setup {
 
     /// A new bay through the CLI, to the output of its first command; it is removed outside the measured time.
     pub(crate) fn up_and_echo(&mut self, repo: &str) -> Result<Duration, ApiError> {
+        self.up_and_echo_on(repo, BackendName::LOCAL)
+    }
+
+    /// The same on a backend.
+    pub(crate) fn up_and_echo_on(&mut self, repo: &str, backend: &str) -> Result<Duration, ApiError> {
         let name = self.next_name();
         let repo = self.work.join(repo).display().to_string();
-        let up = ["up", &repo, "--image", IMAGE, "--name", &name, "--", "/bin/echo", "hi"];
+        let up =
+            ["up", &repo, "--image", IMAGE, "--backend", backend, "--name", &name, "--", "/bin/echo", "hi"];
         let took = timed(&mut self.bay(&up));
         timed(&mut self.bay(&["rm", "--yes", &name]))?;
         took
@@ -125,9 +132,14 @@ impl Setup {
     }
 
     /// A bay with the host's own programs and an empty workspace.
-    pub(crate) async fn up_host(&mut self, mounts: Vec<Mount>) -> Result<String, ApiError> {
+    pub(crate) async fn up_host(
+        &mut self,
+        mounts: Vec<Mount>,
+        backend: Option<&str>,
+    ) -> Result<String, ApiError> {
         let name = self.next_name();
-        let create = BayCreate { mounts, ..on(&name, "host", Source::Empty) };
+        let backend = backend.map(ToOwned::to_owned);
+        let create = BayCreate { mounts, backend, ..on(&name, "host", Source::Empty) };
         let _: BayView = self.client.work("/v1/bays", &create, &mut Silent).await?;
         Ok(name)
     }

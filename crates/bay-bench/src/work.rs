@@ -85,36 +85,135 @@ fn pieces(rust: Option<&Path>) -> Vec<Piece> {
     ]
 }
 
+/// What is done in every place, and what it needs there.
+pub(crate) struct Chores {
+    pieces: Vec<Piece>,
+    /// The repository of many files, if a piece reads one.
+    large: Option<PathBuf>,
+    cache: PathBuf,
+    /// The toolchain, which every place has at the same path.
+    rust: Option<PathBuf>,
+    /// What was left out, and why.
+    pub(crate) notes: Vec<String>,
+}
+
 pub(crate) async fn work(setup: &mut Setup, rounds: usize) -> Result<Vec<Scored>, ApiError> {
-    let large = setup.large_repository()?;
-    let mut notes = Vec::new();
-    let rust = sysroot();
-    let cache = setup.work.join("npm-cache");
-    let mut wanted = pieces(rust.as_deref());
-    wanted.retain(|piece| {
-        let there = installed(piece.program) && (piece.program != "cargo" || rust.is_some());
-        if !there {
-            notes.push(format!("{} is left out: {} is not installed", piece.title, piece.program));
-        }
-        there
-    });
-    if wanted.iter().any(|piece| piece.program == "npm")
-        && let Err(why) = prime_npm(&setup.work, &cache)
-    {
-        notes.push(format!("npm is left out: its cache could not be filled: {}", why.message));
-        wanted.retain(|piece| piece.program != "npm");
+    let mut chores = Chores::prepare(setup, |_| true)?;
+    chores.large = Some(setup.large_repository()?);
+    let (places, mut left_out) = places(setup, chores.rust.as_deref()).await?;
+    chores.notes.append(&mut left_out);
+    let bars = |name: &str| if name == "bay" { vec![Bar::Of(WORST, HOST)] } else { Vec::new() };
+    let mut scored = chores.measure_and_remove(setup, &places, rounds, bars)?;
+    let reached = scored.iter().map(|table| table.lines[0].bars[0].reached.unwrap_or(f64::NAN));
+    #[allow(clippy::cast_precision_loss, reason = "five")]
+    let mean = reached.product::<f64>().powf(1.0 / scored.len().max(1) as f64);
+    if let Some(last) = scored.last_mut() {
+        last.notes.push(format!(
+            "geometric mean over all pieces: {mean:.3} of the bare host (bar: ≤ {ON_AVERAGE}), {}",
+            if mean <= ON_AVERAGE { "reached" } else { "missed" }
+        ));
+        last.notes.extend(chores.notes);
     }
-    let (places, mut left_out) = places(setup, rust.as_deref()).await?;
-    notes.append(&mut left_out);
-    let measured = measure(setup, &places, &wanted, &large, &cache, rounds, &notes);
-    for (place, _) in &places {
-        match place {
-            Place::Bay(name) => drop(timed(&mut setup.bay(&["rm", "--yes", name]))?),
-            Place::Docker(container) => drop(timed(Command::new("docker").args(["rm", "-f", container]))),
-            _ => {}
+    Ok(scored)
+}
+
+impl Chores {
+    /// The pieces that are wanted by their title, and whose programs are here.
+    pub(crate) fn prepare(setup: &Setup, want: impl Fn(&str) -> bool) -> Result<Self, ApiError> {
+        let mut notes = Vec::new();
+        let rust = sysroot();
+        let cache = setup.work.join("npm-cache");
+        let mut wanted = pieces(rust.as_deref());
+        wanted.retain(|piece| {
+            if !want(piece.title) {
+                return false;
+            }
+            let there = installed(piece.program) && (piece.program != "cargo" || rust.is_some());
+            if !there {
+                notes.push(format!("{} is left out: {} is not installed", piece.title, piece.program));
+            }
+            there
+        });
+        if wanted.iter().any(|piece| piece.program == "npm")
+            && let Err(why) = prime_npm(&setup.work, &cache)
+        {
+            notes.push(format!("npm is left out: its cache could not be filled: {}", why.message));
+            wanted.retain(|piece| piece.program != "npm");
         }
+        Ok(Self { pieces: wanted, large: None, cache, rust, notes })
     }
-    measured
+
+    /// The host's toolchain, as a mount of a bay.
+    pub(crate) fn mounts(&self) -> Vec<Mount> {
+        toolchain(self.rust.as_deref())
+    }
+
+    /// The same for a container of Docker.
+    pub(crate) fn docker_mounts(&self) -> Vec<String> {
+        docker_mounts(self.rust.as_deref())
+    }
+
+    /// Measures everything in all places in turn, and removes the bays and containers among them.
+    pub(crate) fn measure_and_remove(
+        &self,
+        setup: &Setup,
+        places: &[(Place, &'static str)],
+        rounds: usize,
+        bars: impl Fn(&str) -> Vec<Bar>,
+    ) -> Result<Vec<Scored>, ApiError> {
+        let measured = self.measure(setup, places, rounds, bars);
+        for (place, _) in places {
+            match place {
+                Place::Bay(name) => drop(timed(&mut setup.bay(&["rm", "--yes", name]))?),
+                Place::Docker(container) => drop(timed(Command::new("docker").args(["rm", "-f", container]))),
+                _ => {}
+            }
+        }
+        measured
+    }
+
+    fn measure(
+        &self,
+        setup: &Setup,
+        places: &[(Place, &'static str)],
+        rounds: usize,
+        bars: impl Fn(&str) -> Vec<Bar>,
+    ) -> Result<Vec<Scored>, ApiError> {
+        for (place, _) in places {
+            if let Some(large) = &self.large {
+                bring(setup, place, large, "large")?;
+            }
+            if self.cache.exists() {
+                bring(setup, place, &self.cache, "npm-cache")?;
+                bring(setup, place, &self.cache.with_file_name("package"), "package")?;
+            }
+            for piece in &self.pieces {
+                timed(&mut place.sh(setup, piece.make, false))
+                    .map_err(|why| about(&format!("preparing {} in {place:?}", piece.title), why))?;
+            }
+        }
+        let mut scored = Vec::new();
+        for piece in &self.pieces {
+            let mut series: Vec<Series> =
+                places.iter().map(|(_, name)| Series::of(*name, Unit::Milliseconds, &bars(name))).collect();
+            // One round that does not count: caches are filled in every place.
+            for round in 0..=rounds {
+                for ((place, _), one) in places.iter().zip(&mut series) {
+                    let took = timed(&mut place.sh(setup, &piece.run, false))
+                        .map_err(|why| about(&format!("{} in {place:?}", piece.title), why))?;
+                    if round > 0 {
+                        one.took(took);
+                    }
+                }
+            }
+            scored.push(score(piece.title, &series, vec![]));
+        }
+        Ok(scored)
+    }
+}
+
+fn toolchain(rust: Option<&Path>) -> Vec<Mount> {
+    rust.map(|rust| Mount { source: rust.to_owned(), target: rust.to_owned() }).into_iter().collect()
 }
 
 /// Every place that works here, with the names of those that do not.
@@ -124,18 +223,12 @@ async fn places(
 ) -> Result<(Vec<(Place, &'static str)>, Vec<String>), ApiError> {
     let mut places = Vec::new();
     let mut left_out = Vec::new();
-    let mounts =
-        rust.map(|rust| Mount { source: rust.to_owned(), target: rust.to_owned() }).into_iter().collect();
-    places.push((Place::Bay(setup.up_host(mounts).await?), "bay"));
-    let on_host = |name: &str| {
-        let dir = setup.work.join(format!("work-{name}"));
-        std::fs::create_dir_all(&dir)
-            .map(|()| dir)
-            .map_err(|error| bay_client::local("preparing the bench", &error))
-    };
-    places.push((Place::Host(on_host("host")?), HOST));
-    let mut optional =
-        vec![(Place::Bwrap(on_host("bwrap")?), "bwrap"), (Place::Runsc(on_host("runsc")?), "runsc")];
+    places.push((Place::Bay(setup.up_host(toolchain(rust), None).await?), "bay"));
+    places.push((Place::Host(directory(setup, "host")?), HOST));
+    let mut optional = vec![
+        (Place::Bwrap(directory(setup, "bwrap")?), "bwrap"),
+        (Place::Runsc(directory(setup, "runsc")?), "runsc"),
+    ];
     match setup.peers.docker_container(&docker_mounts(rust)) {
         Ok(container) => optional.push((Place::Docker(container), "docker (overlay2)")),
         Err(why) => left_out.push(format!("docker is left out: {}", why.message)),
@@ -152,58 +245,11 @@ async fn places(
     Ok((places, left_out))
 }
 
-fn measure(
-    setup: &Setup,
-    places: &[(Place, &'static str)],
-    pieces: &[Piece],
-    large: &Path,
-    cache: &Path,
-    rounds: usize,
-    notes: &[String],
-) -> Result<Vec<Scored>, ApiError> {
-    for (place, _) in places {
-        bring(setup, place, large, "large")?;
-        if cache.exists() {
-            bring(setup, place, cache, "npm-cache")?;
-            bring(setup, place, &cache.with_file_name("package"), "package")?;
-        }
-        for piece in pieces {
-            timed(&mut place.sh(setup, piece.make, false))
-                .map_err(|why| about(&format!("preparing {} in {place:?}", piece.title), why))?;
-        }
-    }
-    let mut scored = Vec::new();
-    let mut product = 1.0_f64;
-    for piece in pieces {
-        let bars = [Bar::Of(WORST, HOST)];
-        let bars_of = |name: &str| if name == "bay" { &bars[..] } else { &[] };
-        let mut series: Vec<Series> =
-            places.iter().map(|(_, name)| Series::of(*name, Unit::Milliseconds, bars_of(name))).collect();
-        // One round that does not count: caches are filled in every place.
-        for round in 0..=rounds {
-            for ((place, _), one) in places.iter().zip(&mut series) {
-                let took = timed(&mut place.sh(setup, &piece.run, false))
-                    .map_err(|why| about(&format!("{} in {place:?}", piece.title), why))?;
-                if round > 0 {
-                    one.took(took);
-                }
-            }
-        }
-        let table = score(piece.title, &series, vec![]);
-        product *= table.lines[0].bars[0].reached.unwrap_or(f64::NAN);
-        scored.push(table);
-    }
-    #[allow(clippy::cast_precision_loss, reason = "five")]
-    let mean = product.powf(1.0 / pieces.len().max(1) as f64);
-    if let Some(last) = scored.last_mut() {
-        last.notes.push(format!(
-            "geometric mean over {} pieces: {mean:.3} of the bare host (bar: ≤ {ON_AVERAGE}), {}",
-            pieces.len(),
-            if mean <= ON_AVERAGE { "reached" } else { "missed" }
-        ));
-        last.notes.extend(notes.iter().cloned());
-    }
-    Ok(scored)
+/// A directory of the host for the work of one place.
+pub(crate) fn directory(setup: &Setup, name: &str) -> Result<PathBuf, ApiError> {
+    let dir = setup.work.join(format!("work-{name}"));
+    std::fs::create_dir_all(&dir).map_err(|error| bay_client::local("preparing the bench", &error))?;
+    Ok(dir)
 }
 
 fn about(what: &str, why: ApiError) -> ApiError {
