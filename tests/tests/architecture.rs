@@ -261,6 +261,30 @@ fn fronts_name_nothing_below_the_verbs() {
     );
 }
 
+/// Modules of the core that hold all of it: the verbs, what makes their wishes true, and what assembles both. Everything
+/// below takes the parts that it uses.
+const CARRY_THE_CORE: &[&str] =
+    &["adopt", "assemble", "daemon", "egress", "follow", "lib", "reconcile", "testing", "verbs"];
+
+#[test]
+fn nothing_below_the_verbs_carries_the_whole_core() {
+    let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/bay-core/src"));
+    let mut files = Vec::new();
+    sources(source, &mut files);
+    assert!(!files.is_empty(), "there is no core");
+    let carries = files.iter().filter(|(path, text)| {
+        let below = path.strip_prefix(source).unwrap();
+        let module = below.components().next().unwrap().as_os_str().to_str().unwrap().trim_end_matches(".rs");
+        !CARRY_THE_CORE.contains(&module) && text.contains("crate::daemon")
+    });
+    let carries: Vec<_> = carries.map(|(path, _)| path.display().to_string()).collect();
+    assert!(
+        carries.is_empty(),
+        "these use the whole core. Give them the parts that they need:\n{}",
+        carries.join("\n")
+    );
+}
+
 #[test]
 fn the_index_of_errors_lists_every_code_and_nothing_else() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/errors.md")).unwrap();

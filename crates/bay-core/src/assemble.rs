@@ -101,7 +101,7 @@ impl Daemon {
             last_usage: crate::last_usage::LastUsage::default(),
             uploads: Semaphore::new(MAX_UPLOADS),
             diffs: Arc::new(Semaphore::new(MAX_DIFFS)),
-            telemetry,
+            telemetry: Arc::new(telemetry),
             changes: Arc::default(),
             policies,
             approvals,

@@ -64,7 +64,7 @@ pub struct Daemon {
     pub(crate) uploads: Semaphore,
     /// Each comparison of trees holds a blocking thread, a snapshot and much memory.
     pub(crate) diffs: Arc<Semaphore>,
-    pub(crate) telemetry: Telemetry,
+    pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) changes: Arc<Changes>,
     pub(crate) policies: Arc<Policies>,
     pub(crate) approvals: Approvals,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bay_backend::NetworkUse;
-use bay_store::{BayRow, Draft};
+use bay_store::{BayRow, Draft, Store};
 use bay_types::bay::{Desired, State};
 use bay_types::event::bay::BayIdleStop;
 use bay_types::{ApiError, ErrorCode};
@@ -22,7 +22,6 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
 /// Looks in the time after which a bay is stopped, and bounds of the pause between two: each has the guest answer a
@@ -96,7 +95,7 @@ fn is_busy(last: &Look, look: &Look, since_last: Duration, now: Timestamp) -> bo
 
 /// Watches a running bay and asks for its stop when it has been idle for so long. Ends then; dropped before, it asks
 /// for nothing.
-pub(crate) async fn watch(daemon: Arc<Daemon>, handle: Arc<BayHandle>, idle_stop_s: u64) {
+pub(crate) async fn watch(store: Store, handle: Arc<BayHandle>, idle_stop_s: u64) {
     let limit = Duration::from_secs(idle_stop_s);
     let pause = (limit / LOOKS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
     let mut idleness = Idleness::default();
@@ -107,7 +106,7 @@ pub(crate) async fn watch(daemon: Arc<Daemon>, handle: Arc<BayHandle>, idle_stop
         let idle_for = idleness.note(look, now - looked_at, pause, Timestamp::now());
         looked_at = now;
         if idle_for >= limit {
-            match stop(&daemon, &handle, idle_stop_s).await {
+            match stop(&store, &handle, idle_stop_s).await {
                 Ok(()) => return,
                 Err(error) => {
                     tracing::warn!(bay = %handle.name, message = %error.message, "an idle bay could not be asked to stop");
@@ -134,7 +133,7 @@ async fn look(handle: &BayHandle) -> Look {
     }
 }
 
-async fn stop(daemon: &Daemon, handle: &BayHandle, idle_stop_s: u64) -> Result<(), ApiError> {
+async fn stop(store: &Store, handle: &BayHandle, idle_stop_s: u64) -> Result<(), ApiError> {
     let why = format!("idle for {}", spoken(idle_stop_s));
     let fits = |row: &BayRow| match (row.desired, row.state) {
         (Desired::Running, State::Running) if row.replace_with.is_none() => Ok(()),
@@ -142,7 +141,7 @@ async fn stop(daemon: &Daemon, handle: &BayHandle, idle_stop_s: u64) -> Result<(
     };
     let draft = Draft::of(BayIdleStop { idle_s: idle_stop_s });
     handle
-        .ask(&daemon.store, fits, draft, |row| {
+        .ask(store, fits, draft, |row| {
             row.desired = Desired::Stopped;
             row.stop_why = Some(why);
         })
@@ -204,6 +203,32 @@ mod tests {
         assert_eq!(after(talks), Duration::ZERO);
         // Nobody knows what it does.
         assert_eq!(after(|look| look.cpu_us = None), Duration::ZERO);
+    }
+
+    /// A day of looks at a bay in which `happens` is true of each: the longest it was ever taken for idle.
+    fn longest_idle_in_a_day(happens: impl Fn(&mut Look, u64)) -> Duration {
+        let mut idleness = Idleness::default();
+        let mut now = Timestamp::UNIX_EPOCH;
+        let mut longest = Duration::ZERO;
+        for number in 0..8640 {
+            let mut look = quiet();
+            happens(&mut look, number);
+            longest = longest.max(idleness.note(look, PAUSE, PAUSE, now));
+            now += PAUSE;
+        }
+        longest
+    }
+
+    #[test]
+    fn a_busy_a_watched_and_a_held_bay_are_never_idle_in_a_day() {
+        let busy = |look: &mut Look, number: u64| look.cpu_us = Some(number * 300_000);
+        assert_eq!(longest_idle_in_a_day(busy), Duration::ZERO);
+        assert_eq!(longest_idle_in_a_day(|look, _| look.client_attached = true), Duration::ZERO);
+        let tomorrow = Timestamp::from_second(24 * 3600 + 1).unwrap();
+        let held = |look: &mut Look, _| look.activity.hold_until = Some(tomorrow);
+        assert_eq!(longest_idle_in_a_day(held), Duration::ZERO);
+        // And one at rest is, for all of it but the first look.
+        assert_eq!(longest_idle_in_a_day(|_, _| ()), PAUSE * 8639);
     }
 
     #[test]

@@ -301,7 +301,7 @@ impl Reconciler {
         }
         if self.idler.as_ref().map(|(seconds, _)| *seconds) != row.spec.idle_stop_s {
             self.idler = row.spec.idle_stop_s.map(|seconds| {
-                let task = idle::watch(Arc::clone(&self.daemon), Arc::clone(&self.handle), seconds);
+                let task = idle::watch(self.daemon.store.clone(), Arc::clone(&self.handle), seconds);
                 (seconds, Follower(tokio::spawn(task)))
             });
         }

@@ -77,7 +77,8 @@ impl BayEgress {
         let secrets = secrets_of(daemon, row, &policy);
         let authority = egress.authority(row).await?;
         let (names_file, names) = NamesFile::open(egress.data_dir(), row.id)?;
-        let recorder = Recorder::open(daemon, handle).await.map_err(|e| e.to_api())?;
+        let recorder =
+            Recorder::open(daemon.store.clone(), &daemon.telemetry, handle).await.map_err(|e| e.to_api())?;
         let recorder = Arc::new(recorder);
         let found = row.runtime.as_ref().map(|record| handle.backend.attribution(row.id, record));
         let attribution = match found {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use bay_gateway::{Ended, Ending, LookUp, RecordId};
@@ -13,16 +13,15 @@ use bay_types::event::egress::{
     Refusal,
 };
 use bay_types::event::{EgressEvent, EventBody};
-use bay_types::{ApprovalId, BayId, BayName};
+use bay_types::{ApprovalId, BayId};
 use tokio::sync::oneshot;
 
 use super::floods::{Floods, Kind, Say, WINDOW};
 use super::pace::Pace;
 use super::record_quota::Room;
-use super::spans;
-use crate::daemon::Daemon;
+use super::spans::RequestSpans;
 use crate::registry::BayHandle;
-use crate::telemetry::Counters;
+use crate::telemetry::{Counters, Telemetry};
 
 /// The id of something of which there is no event, because there is no room for one.
 const NOWHERE: &str = "0";
@@ -32,7 +31,6 @@ const NOWHERE: &str = "0";
 pub(super) struct Recorder {
     store: Store,
     bay: BayId,
-    name: BayName,
     room: Room,
     floods: Mutex<Floods>,
     /// On their own: they cost a bay nothing, and must not hide what it was refused.
@@ -40,7 +38,7 @@ pub(super) struct Recorder {
     /// Decisions by which something was let out that is not over.
     under_way: Mutex<HashSet<u64>>,
     counters: Arc<Counters>,
-    daemon: Weak<Daemon>,
+    spans: RequestSpans,
     pace: Mutex<Pace>,
 }
 
@@ -49,21 +47,29 @@ pub(super) struct Recorder {
 pub(super) struct NotRecorded(pub(super) String);
 
 impl Recorder {
-    pub(super) async fn open(daemon: &Arc<Daemon>, handle: &BayHandle) -> Result<Self, StoreError> {
-        let store = daemon.store.clone();
+    pub(super) async fn open(
+        store: Store,
+        telemetry: &Arc<Telemetry>,
+        handle: &BayHandle,
+    ) -> Result<Self, StoreError> {
         let room = Room::open(&store, handle.id).await?;
         let now = Instant::now();
         let floods = || Mutex::new(Floods::new(now));
+        let spans = RequestSpans {
+            store: store.clone(),
+            telemetry: Arc::clone(telemetry),
+            bay: handle.id,
+            name: handle.name.clone(),
+        };
         Ok(Self {
             store,
             bay: handle.id,
-            name: handle.name.clone(),
             room,
             floods: floods(),
             look_ups: floods(),
             under_way: Mutex::default(),
-            counters: Arc::clone(&daemon.telemetry.counters),
-            daemon: Arc::downgrade(daemon),
+            counters: Arc::clone(&telemetry.counters),
+            spans,
             pace: Mutex::new(Pace::new(now)),
         })
     }
@@ -173,10 +179,8 @@ impl Recorder {
                 match self.append(event.clone()).await {
                     Ok(seq) => {
                         locked(floods).told(&kind, seq);
-                        if !matches!(event, EgressEvent::LookedUp(_))
-                            && let Some(daemon) = self.daemon.upgrade()
-                        {
-                            spans::refused(&daemon, self.bay, &self.name, seq, &event).await;
+                        if !matches!(event, EgressEvent::LookedUp(_)) {
+                            self.spans.refused(seq, &event).await;
                         }
                         id(seq)
                     }
@@ -232,9 +236,7 @@ impl Recorder {
         }
         // After its event: who finds it neither here nor there knows that its end was never seen.
         self.not_over().remove(&of);
-        if let Some(daemon) = self.daemon.upgrade() {
-            spans::over(&daemon, self.bay, &self.name, of, ended).await;
-        }
+        self.spans.over(of, ended).await;
     }
 
     /// Writes the sums of floods down, now and then.

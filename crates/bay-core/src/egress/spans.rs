@@ -1,19 +1,21 @@
 //! Requests of execs that are traced, as spans below the exec's. Only where somebody listens, and never waited for.
 
+use std::sync::Arc;
+
 use bay_gateway::{Ended, Ending};
+use bay_store::Store;
 use bay_types::event::{EgressEvent, EventBody};
 use bay_types::trace::ExecTrace;
 use bay_types::{BayId, BayName};
 use jiff::Timestamp;
 
 use crate::channel::plain_text;
-use crate::daemon::Daemon;
-use crate::telemetry::{Requested, Span, new_span_id};
+use crate::telemetry::{Requested, Span, Telemetry, new_span_id};
 
 /// The trace of the exec that an event is about, if that has one.
-async fn trace(daemon: &Daemon, bay: BayId, event: &EgressEvent) -> Option<ExecTrace> {
+async fn trace(store: &Store, bay: BayId, event: &EgressEvent) -> Option<ExecTrace> {
     let exec = event.exec()?;
-    daemon.store.exec_get(bay, exec).await.ok()??.trace
+    store.exec_get(bay, exec).await.ok()??.trace
 }
 
 fn requested<'a>(bay: &'a BayName, id: u64, event: &'a EgressEvent, start: Timestamp) -> Requested<'a> {
@@ -43,8 +45,8 @@ fn requested<'a>(bay: &'a BayName, id: u64, event: &'a EgressEvent, start: Times
     }
 }
 
-fn offer(daemon: &Daemon, trace: ExecTrace, request: Requested<'_>) {
-    if let Some(spans) = &daemon.telemetry.spans
+fn offer(telemetry: &Telemetry, trace: ExecTrace, request: Requested<'_>) {
+    if let Some(spans) = &telemetry.spans
         && let Some(span_id) = new_span_id()
         && let Some(span) = Span::of_request(trace, span_id, request)
     {
@@ -52,38 +54,51 @@ fn offer(daemon: &Daemon, trace: ExecTrace, request: Requested<'_>) {
     }
 }
 
-/// Something was refused just now.
-pub(super) async fn refused(daemon: &Daemon, bay: BayId, name: &BayName, id: u64, event: &EgressEvent) {
-    if daemon.telemetry.spans.is_none() {
-        return;
-    }
-    let Some(trace) = trace(daemon, bay, event).await else { return };
-    let why = match event {
-        EgressEvent::Decided(decided) => decided.reason(),
-        EgressEvent::Refused(refused) => Some(refused.why.as_str()),
-        _ => None,
-    };
-    let why = plain_text(why.unwrap_or_default());
-    let request = requested(name, id, event, Timestamp::now());
-    offer(daemon, trace, Requested { error: Some(format!("refused: {why}")), ..request });
+/// Tells of the traced requests of one bay.
+#[derive(Debug)]
+pub(super) struct RequestSpans {
+    pub(super) store: Store,
+    pub(super) telemetry: Arc<Telemetry>,
+    pub(super) bay: BayId,
+    pub(super) name: BayName,
 }
 
-/// Something that was let out is over.
-pub(super) async fn over(daemon: &Daemon, bay: BayId, name: &BayName, id: u64, ended: &Ended) {
-    if daemon.telemetry.spans.is_none() {
-        return;
+impl RequestSpans {
+    /// Something was refused just now.
+    pub(super) async fn refused(&self, id: u64, event: &EgressEvent) {
+        if self.telemetry.spans.is_none() {
+            return;
+        }
+        let Some(trace) = trace(&self.store, self.bay, event).await else { return };
+        let why = match event {
+            EgressEvent::Decided(decided) => decided.reason(),
+            EgressEvent::Refused(refused) => Some(refused.why.as_str()),
+            _ => None,
+        };
+        let why = plain_text(why.unwrap_or_default());
+        let request = requested(&self.name, id, event, Timestamp::now());
+        offer(&self.telemetry, trace, Requested { error: Some(format!("refused: {why}")), ..request });
     }
-    let Ok(Some(event)) = daemon.store.event_of(bay, id).await else { return };
-    let EventBody::Egress(decided) = event.read() else { return };
-    let Some(trace) = trace(daemon, bay, &decided).await else { return };
-    let (status, error) = match ended.ending {
-        Ending::Answered { status } => (Some(status), None),
-        Ending::Broken { status, failure } => (Some(status), Some(format!("broken: {}", failure.as_str()))),
-        Ending::Failed { failure } => (None, Some(format!("failed: {}", failure.as_str()))),
-        Ending::Revoked => (None, Some("ended by a change of policy".to_owned())),
-        Ending::Closed | Ending::Abandoned | Ending::Refused => (None, None),
-    };
-    let request = requested(name, id, &decided, event.at);
-    let (sent, received) = (Some(ended.sent), Some(ended.received));
-    offer(daemon, trace, Requested { status, error, sent, received, ..request });
+
+    /// Something that was let out is over.
+    pub(super) async fn over(&self, id: u64, ended: &Ended) {
+        if self.telemetry.spans.is_none() {
+            return;
+        }
+        let Ok(Some(event)) = self.store.event_of(self.bay, id).await else { return };
+        let EventBody::Egress(decided) = event.read() else { return };
+        let Some(trace) = trace(&self.store, self.bay, &decided).await else { return };
+        let (status, error) = match ended.ending {
+            Ending::Answered { status } => (Some(status), None),
+            Ending::Broken { status, failure } => {
+                (Some(status), Some(format!("broken: {}", failure.as_str())))
+            }
+            Ending::Failed { failure } => (None, Some(format!("failed: {}", failure.as_str()))),
+            Ending::Revoked => (None, Some("ended by a change of policy".to_owned())),
+            Ending::Closed | Ending::Abandoned | Ending::Refused => (None, None),
+        };
+        let request = requested(&self.name, id, &decided, event.at);
+        let (sent, received) = (Some(ended.sent), Some(ended.received));
+        offer(&self.telemetry, trace, Requested { status, error, sent, received, ..request });
+    }
 }
