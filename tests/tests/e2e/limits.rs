@@ -6,7 +6,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bay_tests::suite::{self, Lack, Scratch};
-use bay_tests::wait::pause;
 use bay_tests::{Daemon, SMALL, image, until};
 use bay_types::ErrorCode;
 use bay_types::bay::State;
@@ -351,10 +350,17 @@ fn root_in_a_bay_cannot_raise_its_limits_nor_see_the_hosts_groups() {
     assert_eq!(daemon.sh("other", "echo alive").ok().text(), "alive");
 }
 
+/// Waits until `control`, in which nothing happens, was stopped for that. Every bay that has had the same limit for longer has
+/// been looked at for at least as long by then.
+fn until_idle_time_has_passed(daemon: &Daemon, control: &str) {
+    set(daemon, control, &["--idle-stop", IDLE]);
+    daemon.until_state(control, State::Stopped);
+}
+
 #[test]
 fn an_idle_bay_is_stopped_with_its_reason_and_a_busy_one_is_not() {
     let daemon = Daemon::start();
-    for name in ["idle", "busy", "watched", "always"] {
+    for name in ["idle", "busy", "watched", "always", "control", "second-control"] {
         daemon.empty_bay(name);
     }
     let work = daemon.bay(&["exec", "busy", "-d", "--", "sh", "-c", "while :; do :; done"]).ok().text();
@@ -371,8 +377,7 @@ fn an_idle_bay_is_stopped_with_its_reason_and_a_busy_one_is_not() {
     assert_eq!(view["reason"], "idle for 3 s", "{view}");
     assert_eq!(view["desired"], "stopped");
     assert_eq!(events(&daemon, "idle", "bay.idle-stop"), 1);
-    // As long again: the others have had every chance to be taken for idle.
-    pause(Duration::from_secs(4));
+    until_idle_time_has_passed(&daemon, "control");
     for name in ["busy", "watched", "always"] {
         assert_eq!(daemon.show(name)["state"], "running", "{name}");
     }
@@ -385,7 +390,7 @@ fn an_idle_bay_is_stopped_with_its_reason_and_a_busy_one_is_not() {
     let _started = daemon.bay(&["start", "idle"]).ok();
     assert_eq!(daemon.show("idle")["state"], "running");
     set(&daemon, "idle", &["--idle-stop", "off"]);
-    pause(Duration::from_secs(4));
+    until_idle_time_has_passed(&daemon, "second-control");
     assert_eq!(daemon.show("idle")["state"], "running");
     let _stopped = daemon.bay(&["stop", "idle"]).ok();
     assert_eq!(daemon.show("idle")["reason"], "stopped on request");
@@ -394,7 +399,7 @@ fn an_idle_bay_is_stopped_with_its_reason_and_a_busy_one_is_not() {
 #[test]
 fn a_lease_taken_inside_keeps_an_idle_bay_awake() {
     let daemon = Daemon::start();
-    for name in ["held", "free"] {
+    for name in ["held", "free", "control"] {
         daemon.empty_bay(name);
     }
     let _held = daemon.sh("held", "bay-ctl hold 1h").ok();
@@ -402,7 +407,7 @@ fn a_lease_taken_inside_keeps_an_idle_bay_awake() {
         set(&daemon, name, &["--idle-stop", IDLE]);
     }
     daemon.until_state("free", State::Stopped);
-    pause(Duration::from_secs(4));
+    until_idle_time_has_passed(&daemon, "control");
     assert_eq!(daemon.show("held")["state"], "running");
     let _released = daemon.sh("held", "bay-ctl release").ok();
     daemon.until_state("held", State::Stopped);
