@@ -1,7 +1,12 @@
 //! Approvals, for whoever answers them.
 
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use axum::routing::{get, post};
+use bay_core::Daemon;
 use bay_types::approval::{Allow, Approval, Deny};
 use serde::Deserialize;
 
@@ -17,7 +22,17 @@ pub(super) struct ListQuery {
     bay: Option<String>,
 }
 
-pub(super) async fn list(
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new()
+        .route("/v1/approvals", get(list))
+        .route("/v1/approvals/watch", get(watch))
+        .route("/v1/approvals/{approval}", get(show))
+        .route("/v1/approvals/{approval}/allow", post(allow))
+        .route("/v1/approvals/{approval}/deny", post(deny))
+        .route("/v1/approvals/{approval}/revoke", post(revoke))
+}
+
+async fn list(
     State(daemon): Shared,
     Caller(who): Caller,
     Query(query): Query<ListQuery>,
@@ -25,15 +40,11 @@ pub(super) async fn list(
     Ok(Json(approvals::list(&daemon, &who, query.all, query.bay.as_deref()).await?))
 }
 
-pub(super) async fn watch(
-    _: NoQuery,
-    State(daemon): Shared,
-    Caller(who): Caller,
-) -> Result<Response, Failure> {
+async fn watch(_: NoQuery, State(daemon): Shared, Caller(who): Caller) -> Result<Response, Failure> {
     Ok(lines(approvals::watch(&daemon, &who)?))
 }
 
-pub(super) async fn show(
+async fn show(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -42,7 +53,7 @@ pub(super) async fn show(
     Ok(Json(approvals::show(&daemon, &who, &id).await?))
 }
 
-pub(super) async fn allow(
+async fn allow(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -52,7 +63,7 @@ pub(super) async fn allow(
     Ok(Json(approvals::allow(&daemon, &who, id, wanted).await?))
 }
 
-pub(super) async fn deny(
+async fn deny(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -62,7 +73,7 @@ pub(super) async fn deny(
     Ok(Json(approvals::deny(&daemon, &who, id, wanted).await?))
 }
 
-pub(super) async fn revoke(
+async fn revoke(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,

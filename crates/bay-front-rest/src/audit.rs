@@ -1,7 +1,12 @@
 //! The ledger for people who do not take the daemon's word for it.
 
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use axum::routing::get;
+use bay_core::Daemon;
 use bay_types::event::{LedgerHead, LedgerKey};
 use serde::Deserialize;
 
@@ -9,19 +14,20 @@ use crate::request::{Caller, NoQuery, Shared};
 use crate::response::{Failure, Json, lines};
 use bay_core::verbs::audit;
 
-pub(super) async fn key(
-    _: NoQuery,
-    State(daemon): Shared,
-    Caller(who): Caller,
-) -> Result<Json<LedgerKey>, Failure> {
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new()
+        .route("/v1/audit/key", get(key))
+        .route("/v1/audit/head", get(head))
+        .route("/v1/audit/export", get(export))
+        .route("/v1/audit/proof/{event}", get(proof))
+        .route("/v1/audit/consistency", get(consistency))
+}
+
+async fn key(_: NoQuery, State(daemon): Shared, Caller(who): Caller) -> Result<Json<LedgerKey>, Failure> {
     Ok(Json(audit::key(&daemon, &who)?))
 }
 
-pub(super) async fn head(
-    _: NoQuery,
-    State(daemon): Shared,
-    Caller(who): Caller,
-) -> Result<Json<LedgerHead>, Failure> {
+async fn head(_: NoQuery, State(daemon): Shared, Caller(who): Caller) -> Result<Json<LedgerHead>, Failure> {
     Ok(Json(audit::head(&daemon, &who).await?))
 }
 
@@ -32,7 +38,7 @@ pub(super) struct ExportQuery {
     to: Option<u64>,
 }
 
-pub(super) async fn export(
+async fn export(
     State(daemon): Shared,
     Caller(who): Caller,
     Query(query): Query<ExportQuery>,
@@ -40,7 +46,7 @@ pub(super) async fn export(
     Ok(lines(audit::export(&daemon, &who, query.from, query.to).await?))
 }
 
-pub(super) async fn proof(
+async fn proof(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -55,7 +61,7 @@ pub(super) struct ConsistencyQuery {
     old: u64,
 }
 
-pub(super) async fn consistency(
+async fn consistency(
     State(daemon): Shared,
     Caller(who): Caller,
     Query(query): Query<ConsistencyQuery>,

@@ -1,5 +1,10 @@
 //! Bays, and what the daemon says of itself.
 
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, patch, post};
+use bay_core::Daemon;
 use std::time::Duration;
 
 use axum::extract::{Path, Query, State};
@@ -14,11 +19,23 @@ use crate::request::{Caller, Input, NoQuery, Parent, Shared};
 use crate::response::{Failure, Json, progress_then_result};
 use bay_core::verbs::{bays, create, events, settings};
 
-pub(super) async fn health(
-    _: NoQuery,
-    State(daemon): Shared,
-    Caller(who): Caller,
-) -> Result<Json<Health>, Failure> {
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new()
+        .route("/v1/health", get(health))
+        .route("/v1/events", get(events))
+        .route("/v1/events/verify", get(verify_events))
+        .route("/v1/top", get(top))
+        .route("/v1/bays", get(list).post(create))
+        .route("/v1/bays/{bay}", get(show).delete(remove))
+        .route("/v1/bays/{bay}/start", post(start))
+        .route("/v1/bays/{bay}/stop", post(stop))
+        .route("/v1/bays/{bay}/pause", post(pause))
+        .route("/v1/bays/{bay}/resume", post(resume))
+        .route("/v1/bays/{bay}/replace", post(replace))
+        .route("/v1/bays/{bay}/limits", patch(set))
+}
+
+async fn health(_: NoQuery, State(daemon): Shared, Caller(who): Caller) -> Result<Json<Health>, Failure> {
     Ok(Json(bays::health(&daemon, &who)?))
 }
 
@@ -30,7 +47,7 @@ pub(super) struct EventsQuery {
     bay: Option<String>,
 }
 
-pub(super) async fn events(
+async fn events(
     State(daemon): Shared,
     Caller(who): Caller,
     Query(query): Query<EventsQuery>,
@@ -38,7 +55,7 @@ pub(super) async fn events(
     Ok(Json(events::list(&daemon, &who, query.since, query.bay.as_deref()).await?))
 }
 
-pub(super) async fn verify_events(
+async fn verify_events(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -46,11 +63,7 @@ pub(super) async fn verify_events(
     Ok(Json(events::verify(&daemon, &who).await?))
 }
 
-pub(super) async fn list(
-    _: NoQuery,
-    State(daemon): Shared,
-    Caller(who): Caller,
-) -> Result<Json<Vec<BayView>>, Failure> {
+async fn list(_: NoQuery, State(daemon): Shared, Caller(who): Caller) -> Result<Json<Vec<BayView>>, Failure> {
     Ok(Json(bays::list(&daemon, &who).await?))
 }
 
@@ -60,7 +73,7 @@ pub(super) struct TopQuery {
     bay: Option<String>,
 }
 
-pub(super) async fn top(
+async fn top(
     State(daemon): Shared,
     Caller(who): Caller,
     Query(query): Query<TopQuery>,
@@ -68,7 +81,7 @@ pub(super) async fn top(
     Ok(Json(bays::top(&daemon, &who, query.bay.as_deref()).await?))
 }
 
-pub(super) async fn show(
+async fn show(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -77,7 +90,7 @@ pub(super) async fn show(
     Ok(Json(bays::show(&daemon, &who, &bay).await?))
 }
 
-pub(super) async fn create(
+async fn create(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -88,7 +101,7 @@ pub(super) async fn create(
     Ok(progress_then_result(|teller| creation.run(teller)))
 }
 
-pub(super) async fn remove(
+async fn remove(
     State(daemon): Shared,
     Caller(who): Caller,
     Path(bay): Path<String>,
@@ -97,7 +110,7 @@ pub(super) async fn remove(
     Ok(Json(bays::delete(&daemon, &who, &bay, query.keep_workspace).await?))
 }
 
-pub(super) async fn start(
+async fn start(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -112,7 +125,7 @@ pub(super) struct StopQuery {
     grace_s: Option<u64>,
 }
 
-pub(super) async fn stop(
+async fn stop(
     State(daemon): Shared,
     Caller(who): Caller,
     Path(bay): Path<String>,
@@ -128,7 +141,7 @@ pub(super) struct PauseQuery {
     to_disk: bool,
 }
 
-pub(super) async fn pause(
+async fn pause(
     State(daemon): Shared,
     Caller(who): Caller,
     Path(bay): Path<String>,
@@ -137,7 +150,7 @@ pub(super) async fn pause(
     Ok(Json(bays::pause(&daemon, &who, &bay, query.to_disk).await?))
 }
 
-pub(super) async fn resume(
+async fn resume(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -146,7 +159,7 @@ pub(super) async fn resume(
     Ok(Json(bays::resume(&daemon, &who, &bay).await?))
 }
 
-pub(super) async fn replace(
+async fn replace(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -155,7 +168,7 @@ pub(super) async fn replace(
     Ok(Json(bays::replace(&daemon, &who, &bay).await?))
 }
 
-pub(super) async fn set(
+async fn set(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,

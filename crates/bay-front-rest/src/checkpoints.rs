@@ -1,6 +1,11 @@
 //! Checkpoints, and what is made of them.
 
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::{Path, State};
+use axum::routing::{delete, get, post};
+use bay_core::Daemon;
 use bay_types::checkpoint::{
     CheckpointCreate, CheckpointView, ForkCreate, Forked, Promote, Restore, Restored,
 };
@@ -9,7 +14,16 @@ use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json};
 use bay_core::verbs::{checkpoints, forks};
 
-pub(super) async fn list(
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new()
+        .route("/v1/bays/{bay}/checkpoints", get(list).post(create))
+        .route("/v1/bays/{bay}/checkpoints/{checkpoint}", delete(remove))
+        .route("/v1/bays/{bay}/restore", post(restore))
+        .route("/v1/bays/{bay}/forks", post(fork))
+        .route("/v1/bays/{bay}/promote", post(promote))
+}
+
+async fn list(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -18,7 +32,7 @@ pub(super) async fn list(
     Ok(Json(checkpoints::list(&daemon, &who, &bay).await?))
 }
 
-pub(super) async fn create(
+async fn create(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -28,7 +42,7 @@ pub(super) async fn create(
     Ok(Json(checkpoints::create(&daemon, &who, &bay, create).await?))
 }
 
-pub(super) async fn remove(
+async fn remove(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -37,7 +51,7 @@ pub(super) async fn remove(
     Ok(Json(checkpoints::delete(&daemon, &who, &bay, &checkpoint).await?))
 }
 
-pub(super) async fn restore(
+async fn restore(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -47,7 +61,7 @@ pub(super) async fn restore(
     Ok(Json(checkpoints::restore(&daemon, &who, &bay, wanted).await?))
 }
 
-pub(super) async fn fork(
+async fn fork(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -57,7 +71,7 @@ pub(super) async fn fork(
     Ok(Json(forks::fork(&daemon, &who, &bay, wanted).await?))
 }
 
-pub(super) async fn promote(
+async fn promote(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,

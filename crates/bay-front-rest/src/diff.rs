@@ -1,7 +1,12 @@
 //! `GET /v1/bays/{bay}/diff` and `…/review`: lines while trees are compared.
 
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use axum::routing::get;
+use bay_core::Daemon;
 use bay_types::diff::DiffAsk;
 
 use crate::request::{Caller, Shared};
@@ -9,7 +14,11 @@ use crate::response::{Failure, lines, progress_then_result};
 use bay_core::byte_stream::{json_lines, received};
 use bay_core::verbs::diff;
 
-pub(super) async fn diff(
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new().route("/v1/bays/{bay}/diff", get(diff)).route("/v1/bays/{bay}/review", get(review))
+}
+
+async fn diff(
     State(daemon): Shared,
     Caller(who): Caller,
     Path(bay): Path<String>,
@@ -19,7 +28,7 @@ pub(super) async fn diff(
     Ok(lines(json_lines(received(found))))
 }
 
-pub(super) async fn review(
+async fn review(
     State(daemon): Shared,
     Caller(who): Caller,
     Path(bay): Path<String>,

@@ -1,7 +1,12 @@
 //! The way out of a bay: how it is now, and what left by it.
 
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use axum::routing::get;
+use bay_core::Daemon;
 use bay_types::traffic::EgressState;
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -11,7 +16,13 @@ use crate::response::{Failure, Json, lines};
 use bay_core::verbs::record_stream;
 use bay_core::verbs::traffic::{self, Wanted};
 
-pub(super) async fn state(
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new()
+        .route("/v1/bays/{bay}/egress", get(state))
+        .route("/v1/bays/{bay}/egress/entries", get(entries))
+}
+
+async fn state(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -36,7 +47,7 @@ pub(super) struct EntriesQuery {
 }
 
 /// Entries as they are read from the record, at the pace of whoever reads them.
-pub(super) async fn entries(
+async fn entries(
     State(daemon): Shared,
     Caller(who): Caller,
     Path(bay): Path<String>,

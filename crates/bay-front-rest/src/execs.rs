@@ -1,5 +1,10 @@
 //! Execs. An attached one is two upgraded connections with the daemon between them, moving bytes it does not look at.
 
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+use bay_core::Daemon;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -24,7 +29,18 @@ const SPLICE_INPUT_BUFFER: usize = 64 * 1024;
 /// How long a caller may take to switch protocols after it was told to.
 const SWITCH_WITHIN: Duration = Duration::from_secs(10);
 
-pub(super) async fn list(
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new()
+        .route("/v1/bays/{bay}/execs", get(list).post(start))
+        .route("/v1/bays/{bay}/execs/attach", post(start_attached))
+        .route("/v1/bays/{bay}/execs/ask", post(ask))
+        .route("/v1/bays/{bay}/execs/{exec}", get(show))
+        .route("/v1/bays/{bay}/execs/{exec}/attach", post(attach))
+        .route("/v1/bays/{bay}/execs/{exec}/output", get(output))
+        .route("/v1/bays/{bay}/execs/{exec}/signal", post(signal))
+}
+
+async fn list(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -33,7 +49,7 @@ pub(super) async fn list(
     Ok(Json(verbs::list(&daemon, &who, &bay).await?))
 }
 
-pub(super) async fn show(
+async fn show(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -42,7 +58,7 @@ pub(super) async fn show(
     Ok(Json(verbs::show(&daemon, &who, &bay, &exec).await?))
 }
 
-pub(super) async fn start(
+async fn start(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -54,7 +70,7 @@ pub(super) async fn start(
     Ok((StatusCode::CREATED, Json(view)))
 }
 
-pub(super) async fn start_attached(
+async fn start_attached(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -69,7 +85,7 @@ pub(super) async fn start_attached(
 }
 
 /// Holds whoever wants to run a command until a person has let it through.
-pub(super) async fn ask(
+async fn ask(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -86,7 +102,7 @@ pub(super) struct AttachQuery {
     since: u64,
 }
 
-pub(super) async fn attach(
+async fn attach(
     State(daemon): Shared,
     Caller(who): Caller,
     Path((bay, exec)): Path<(String, String)>,
@@ -167,7 +183,7 @@ pub(super) struct OutputQuery {
     follow: bool,
 }
 
-pub(super) async fn output(
+async fn output(
     State(daemon): Shared,
     Caller(who): Caller,
     Path((bay, exec)): Path<(String, String)>,
@@ -176,7 +192,7 @@ pub(super) async fn output(
     Ok(octets(verbs::output(&daemon, &who, &bay, &exec, query.since, query.follow).await?))
 }
 
-pub(super) async fn signal(
+async fn signal(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,

@@ -1,7 +1,12 @@
 //! Files in and out of a running bay.
 
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::Response;
+use axum::routing::get;
+use bay_core::Daemon;
 use bay_types::ApiError;
 use bay_types::guest::FileStat;
 use futures_util::TryStreamExt;
@@ -31,7 +36,15 @@ impl From<PathQuery> for Place {
     }
 }
 
-pub(super) async fn stat(
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new()
+        .route("/v1/bays/{bay}/stat", get(stat))
+        .route("/v1/bays/{bay}/files", get(read).put(write))
+        .route("/v1/bays/{bay}/archive", get(pack).put(unpack))
+        .route("/v1/bays/{bay}/watch", get(watch))
+}
+
+async fn stat(
     State(daemon): Shared,
     Caller(who): Caller,
     Path(bay): Path<String>,
@@ -48,7 +61,7 @@ fn bytes(answer: Answer) -> Response {
     response
 }
 
-pub(super) async fn read(
+async fn read(
     State(daemon): Shared,
     Caller(who): Caller,
     Path(bay): Path<String>,
@@ -57,7 +70,7 @@ pub(super) async fn read(
     Ok(bytes(files::read(&daemon, &who, &bay, &query.into()).await?))
 }
 
-pub(super) async fn pack(
+async fn pack(
     State(daemon): Shared,
     Caller(who): Caller,
     Path(bay): Path<String>,
@@ -81,7 +94,7 @@ where
     })
 }
 
-pub(super) async fn write(
+async fn write(
     State(daemon): Shared,
     Caller(who): Caller,
     Path(bay): Path<String>,
@@ -92,7 +105,7 @@ pub(super) async fn write(
     Ok(Json(upload(request, |upload| files::write(&daemon, &who, &bay, &place, upload)).await?))
 }
 
-pub(super) async fn unpack(
+async fn unpack(
     State(daemon): Shared,
     Caller(who): Caller,
     Path(bay): Path<String>,
@@ -116,7 +129,7 @@ fn yes() -> bool {
     true
 }
 
-pub(super) async fn watch(
+async fn watch(
     State(daemon): Shared,
     Caller(who): Caller,
     Path(bay): Path<String>,

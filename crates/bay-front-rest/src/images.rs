@@ -1,5 +1,10 @@
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::{Path, State};
 use axum::response::Response;
+use axum::routing::{delete, get};
+use bay_core::Daemon;
 use bay_types::image::{ImageImport, ImageView};
 use http::StatusCode;
 
@@ -7,7 +12,11 @@ use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json, progress_then_result};
 use bay_core::verbs::images;
 
-pub(super) async fn list(
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new().route("/v1/images", get(list).post(import)).route("/v1/images/{image}", delete(remove))
+}
+
+async fn list(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -15,7 +24,7 @@ pub(super) async fn list(
     Ok(Json(images::list(&daemon, &who).await?))
 }
 
-pub(super) async fn import(
+async fn import(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -24,7 +33,7 @@ pub(super) async fn import(
     progress_then_result(|teller| async move { images::import(&daemon, &who, import, teller).await })
 }
 
-pub(super) async fn remove(
+async fn remove(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,

@@ -1,12 +1,21 @@
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::State;
+use axum::routing::get;
+use bay_core::Daemon;
 use http::header;
 
 use crate::request::{Caller, NoQuery, Shared};
 use crate::response::Failure;
 use bay_core::verbs::metrics;
 
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new().route("/metrics", get(metrics))
+}
+
 /// For Prometheus and whatever reads its format.
-pub(super) async fn metrics(
+async fn metrics(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,

@@ -1,21 +1,29 @@
 //! Webhooks that are notified of approvals.
 
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::{Path, State};
+use axum::routing::{delete, get, post};
+use bay_core::Daemon;
 use bay_types::notify::{Delivery, Webhook, WebhookAdd, WebhookMade};
 
 use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json};
 use bay_core::verbs::webhooks;
 
-pub(super) async fn list(
-    _: NoQuery,
-    State(daemon): Shared,
-    Caller(who): Caller,
-) -> Result<Json<Vec<Webhook>>, Failure> {
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new()
+        .route("/v1/notify", get(list).post(add))
+        .route("/v1/notify/{webhook}", delete(remove))
+        .route("/v1/notify/{webhook}/test", post(test))
+}
+
+async fn list(_: NoQuery, State(daemon): Shared, Caller(who): Caller) -> Result<Json<Vec<Webhook>>, Failure> {
     Ok(Json(webhooks::list(&daemon, &who)?))
 }
 
-pub(super) async fn add(
+async fn add(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -24,7 +32,7 @@ pub(super) async fn add(
     Ok(Json(webhooks::add(&daemon, &who, wanted).await?))
 }
 
-pub(super) async fn remove(
+async fn remove(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -33,7 +41,7 @@ pub(super) async fn remove(
     Ok(Json(webhooks::delete(&daemon, &who, id).await?))
 }
 
-pub(super) async fn test(
+async fn test(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,

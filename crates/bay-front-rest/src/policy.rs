@@ -1,6 +1,11 @@
 //! Policies and grants.
 
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::{Path, State};
+use axum::routing::{delete, get, post};
+use bay_core::Daemon;
 use bay_types::policy::{
     Check, Explained, Finding, GrantAdd, GrantView, LayerSet, Lesson, PolicyChange, PolicySet, PolicyView,
     Recalled,
@@ -10,7 +15,21 @@ use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json};
 use bay_core::verbs::policy::verbs::{self, LayerName};
 
-pub(super) async fn show(
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new()
+        .route("/v1/policy/host", get(host).put(set_host).delete(unset_host))
+        .route("/v1/bays/{bay}/policy", get(show).put(set).delete(unset))
+        .route("/v1/bays/{bay}/policy/project", get(project).put(set_project).delete(unset_project))
+        .route("/v1/bays/{bay}/policy/check", post(check))
+        .route("/v1/bays/{bay}/policy/explain/{event}", get(explain))
+        .route("/v1/bays/{bay}/policy/lint", get(lint))
+        .route("/v1/bays/{bay}/policy/diff", post(diff))
+        .route("/v1/bays/{bay}/policy/learn", get(learn))
+        .route("/v1/bays/{bay}/grants", get(grants).post(grant_add))
+        .route("/v1/bays/{bay}/grants/{grant}", delete(grant_rm))
+}
+
+async fn show(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -19,7 +38,7 @@ pub(super) async fn show(
     Ok(Json(verbs::show(&daemon, &who, &bay).await?))
 }
 
-pub(super) async fn set(
+async fn set(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -29,7 +48,7 @@ pub(super) async fn set(
     Ok(Json(verbs::set(&daemon, &who, &bay, given).await?))
 }
 
-pub(super) async fn unset(
+async fn unset(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -38,15 +57,11 @@ pub(super) async fn unset(
     Ok(Json(verbs::unset(&daemon, &who, &bay).await?))
 }
 
-pub(super) async fn host(
-    _: NoQuery,
-    State(daemon): Shared,
-    Caller(who): Caller,
-) -> Result<Json<LayerSet>, Failure> {
+async fn host(_: NoQuery, State(daemon): Shared, Caller(who): Caller) -> Result<Json<LayerSet>, Failure> {
     Ok(Json(verbs::show_layer(&daemon, &who, LayerName::Host).await?))
 }
 
-pub(super) async fn set_host(
+async fn set_host(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -55,7 +70,7 @@ pub(super) async fn set_host(
     Ok(Json(verbs::set_layer(&daemon, &who, LayerName::Host, given).await?))
 }
 
-pub(super) async fn unset_host(
+async fn unset_host(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -63,7 +78,7 @@ pub(super) async fn unset_host(
     Ok(Json(verbs::unset_layer(&daemon, &who, LayerName::Host).await?))
 }
 
-pub(super) async fn project(
+async fn project(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -72,7 +87,7 @@ pub(super) async fn project(
     Ok(Json(verbs::show_layer(&daemon, &who, LayerName::ProjectOf(&bay)).await?))
 }
 
-pub(super) async fn set_project(
+async fn set_project(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -82,7 +97,7 @@ pub(super) async fn set_project(
     Ok(Json(verbs::set_layer(&daemon, &who, LayerName::ProjectOf(&bay), given).await?))
 }
 
-pub(super) async fn unset_project(
+async fn unset_project(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -91,7 +106,7 @@ pub(super) async fn unset_project(
     Ok(Json(verbs::unset_layer(&daemon, &who, LayerName::ProjectOf(&bay)).await?))
 }
 
-pub(super) async fn check(
+async fn check(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -101,7 +116,7 @@ pub(super) async fn check(
     Ok(Json(verbs::check(&daemon, &who, &bay, &asked).await?))
 }
 
-pub(super) async fn explain(
+async fn explain(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -110,7 +125,7 @@ pub(super) async fn explain(
     Ok(Json(verbs::explain(&daemon, &who, &bay, &decision).await?))
 }
 
-pub(super) async fn lint(
+async fn lint(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -119,7 +134,7 @@ pub(super) async fn lint(
     Ok(Json(verbs::lint(&daemon, &who, &bay).await?))
 }
 
-pub(super) async fn diff(
+async fn diff(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -129,7 +144,7 @@ pub(super) async fn diff(
     Ok(Json(verbs::diff(&daemon, &who, &bay, given).await?))
 }
 
-pub(super) async fn learn(
+async fn learn(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -138,7 +153,7 @@ pub(super) async fn learn(
     Ok(Json(verbs::learn(&daemon, &who, &bay).await?))
 }
 
-pub(super) async fn grants(
+async fn grants(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -147,7 +162,7 @@ pub(super) async fn grants(
     Ok(Json(verbs::grant_list(&daemon, &who, &bay).await?))
 }
 
-pub(super) async fn grant_add(
+async fn grant_add(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -157,7 +172,7 @@ pub(super) async fn grant_add(
     Ok(Json(verbs::grant_add(&daemon, &who, &bay, wanted).await?))
 }
 
-pub(super) async fn grant_rm(
+async fn grant_rm(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,

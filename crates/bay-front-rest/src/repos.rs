@@ -1,7 +1,12 @@
 //! Cached repositories.
 
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
+use axum::routing::{delete, get, post};
+use bay_core::Daemon;
 use bay_types::repo::{RepoOffer, RepoOffered, RepoSync, RepoView};
 use futures_util::TryStreamExt;
 use http::StatusCode;
@@ -10,7 +15,16 @@ use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json, progress_then_result};
 use bay_core::verbs::repos;
 
-pub(super) async fn list(
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new()
+        .route("/v1/repos", get(list))
+        .route("/v1/repos/offer", post(offer))
+        .route("/v1/repos/sync", post(sync))
+        .route("/v1/repos/{repo}/bundle", post(bundle))
+        .route("/v1/repos/{repo}", delete(remove))
+}
+
+async fn list(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -18,7 +32,7 @@ pub(super) async fn list(
     Ok(Json(repos::list(&daemon, &who).await?))
 }
 
-pub(super) async fn offer(
+async fn offer(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -27,7 +41,7 @@ pub(super) async fn offer(
     Ok(Json(repos::offer(&daemon, &who, offer).await?))
 }
 
-pub(super) async fn bundle(
+async fn bundle(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -38,7 +52,7 @@ pub(super) async fn bundle(
     Ok(Json(repos::upload(&daemon, &who, &repo, bundle).await?))
 }
 
-pub(super) async fn sync(
+async fn sync(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -47,7 +61,7 @@ pub(super) async fn sync(
     progress_then_result(|teller| async move { repos::sync(&daemon, &who, &sync.repo, teller).await })
 }
 
-pub(super) async fn remove(
+async fn remove(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,

@@ -1,13 +1,25 @@
 //! Secrets. Values come in and never go out.
 
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::{Path, State};
+use axum::routing::{get, post};
+use bay_core::Daemon;
 use bay_types::secret::{SecretRotate, SecretSet, SecretView};
 
 use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json};
 use bay_core::verbs::secrets;
 
-pub(super) async fn list(
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new()
+        .route("/v1/secrets", get(list))
+        .route("/v1/secrets/{secret}", get(show).put(set).delete(remove))
+        .route("/v1/secrets/{secret}/rotate", post(rotate))
+}
+
+async fn list(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -15,7 +27,7 @@ pub(super) async fn list(
     Ok(Json(secrets::list(&daemon, &who)?))
 }
 
-pub(super) async fn show(
+async fn show(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -24,7 +36,7 @@ pub(super) async fn show(
     Ok(Json(secrets::show(&daemon, &who, &secret)?))
 }
 
-pub(super) async fn set(
+async fn set(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -34,7 +46,7 @@ pub(super) async fn set(
     Ok(Json(secrets::set(&daemon, &who, secret, wanted).await?))
 }
 
-pub(super) async fn rotate(
+async fn rotate(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -44,7 +56,7 @@ pub(super) async fn rotate(
     Ok(Json(secrets::rotate(&daemon, &who, secret, wanted).await?))
 }
 
-pub(super) async fn remove(
+async fn remove(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,

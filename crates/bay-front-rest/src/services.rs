@@ -1,7 +1,12 @@
 //! Services of a bay. Their log is passed through as the guest sends it, like the output of execs.
 
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use axum::routing::{get, post};
+use bay_core::Daemon;
 use bay_types::service::{ServiceSpec, ServiceView};
 use serde::Deserialize;
 
@@ -9,7 +14,15 @@ use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json, octets};
 use bay_core::verbs::services;
 
-pub(super) async fn list(
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new()
+        .route("/v1/bays/{bay}/services", get(list))
+        .route("/v1/bays/{bay}/services/{service}", get(show).put(define).delete(remove))
+        .route("/v1/bays/{bay}/services/{service}/output", get(output))
+        .route("/v1/bays/{bay}/services/{service}/{verb}", post(control))
+}
+
+async fn list(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -18,7 +31,7 @@ pub(super) async fn list(
     Ok(Json(services::list(&daemon, &who, &bay).await?))
 }
 
-pub(super) async fn show(
+async fn show(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -27,7 +40,7 @@ pub(super) async fn show(
     Ok(Json(services::show(&daemon, &who, &bay, &service).await?))
 }
 
-pub(super) async fn define(
+async fn define(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -37,7 +50,7 @@ pub(super) async fn define(
     Ok(Json(services::define(&daemon, &who, &bay, &service, spec).await?))
 }
 
-pub(super) async fn control(
+async fn control(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -47,7 +60,7 @@ pub(super) async fn control(
 }
 
 /// The view while its processes are ending, `null` when it is gone.
-pub(super) async fn remove(
+async fn remove(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -65,7 +78,7 @@ pub(super) struct OutputQuery {
     follow: bool,
 }
 
-pub(super) async fn output(
+async fn output(
     State(daemon): Shared,
     Caller(who): Caller,
     Path((bay, service)): Path<(String, String)>,

@@ -1,7 +1,12 @@
 //! One bay's life, line by line.
 
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use axum::routing::get;
+use bay_core::Daemon;
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -21,8 +26,12 @@ pub(super) struct TimelineQuery {
     follow: bool,
 }
 
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new().route("/v1/bays/{bay}/timeline", get(timeline))
+}
+
 /// Lines as they are read from the record, at the pace of whoever reads them.
-pub(super) async fn timeline(
+async fn timeline(
     State(daemon): Shared,
     Caller(who): Caller,
     Path(bay): Path<String>,

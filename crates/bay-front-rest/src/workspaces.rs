@@ -1,4 +1,9 @@
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::{Path, State};
+use axum::routing::get;
+use bay_core::Daemon;
 use bay_types::bay::WorkspaceView;
 use http::StatusCode;
 
@@ -6,7 +11,13 @@ use crate::request::{Caller, NoQuery, Shared};
 use crate::response::{Failure, Json};
 use bay_core::verbs::workspaces;
 
-pub(super) async fn list(
+pub(super) fn routes() -> Router<Arc<Daemon>> {
+    Router::new()
+        .route("/v1/workspaces", get(list))
+        .route("/v1/workspaces/{workspace}", get(show).delete(remove))
+}
+
+async fn list(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -14,7 +25,7 @@ pub(super) async fn list(
     Ok(Json(workspaces::list(&daemon, &who).await?))
 }
 
-pub(super) async fn show(
+async fn show(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
@@ -23,7 +34,7 @@ pub(super) async fn show(
     Ok(Json(workspaces::show(&daemon, &who, &workspace).await?))
 }
 
-pub(super) async fn remove(
+async fn remove(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
