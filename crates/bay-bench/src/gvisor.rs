@@ -2,7 +2,6 @@
 
 use bay_types::ApiError;
 
-use crate::SLOW_ROUNDS;
 use crate::cases::{present, sample};
 use crate::peers::{RUNSC_RUNTIME, timed};
 use crate::place::Place;
@@ -16,9 +15,13 @@ const RUNSC: &str = "runsc do";
 const OF_RUNSC: f64 = 1.1;
 const BAY: &str = "bay, gvisor";
 
-pub(crate) async fn gvisor(setup: &mut Setup, rounds: usize) -> Result<Vec<Scored>, ApiError> {
+pub(crate) async fn gvisor(
+    setup: &mut Setup,
+    rounds: usize,
+    slow_rounds: usize,
+) -> Result<Vec<Scored>, ApiError> {
     let mut scored = vec![first_command(setup, rounds)?];
-    scored.extend(work(setup, rounds.min(SLOW_ROUNDS)).await?);
+    scored.extend(work(setup, slow_rounds).await?);
     Ok(scored)
 }
 

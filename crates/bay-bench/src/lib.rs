@@ -193,7 +193,7 @@ impl Bench {
             scored.push(memory::memory(setup, self.rounds).await?);
         }
         if self.only.contains(&Contest::Gvisor) {
-            scored.extend(gvisor::gvisor(setup, self.rounds).await?);
+            scored.extend(gvisor::gvisor(setup, self.rounds, self.rounds.min(SLOW_ROUNDS)).await?);
         }
         if self.only.contains(&Contest::Storm) {
             scored.push(throughput::storm(setup, self.seconds).await?);
