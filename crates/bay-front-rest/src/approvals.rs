@@ -7,12 +7,12 @@ use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use axum::routing::{get, post};
 use bay_core::Daemon;
+use bay_core::verbs::approvals;
 use bay_types::approval::{Allow, Approval, Deny};
 use serde::Deserialize;
 
 use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json, lines};
-use bay_core::verbs::approvals;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

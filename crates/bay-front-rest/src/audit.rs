@@ -7,12 +7,12 @@ use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use axum::routing::get;
 use bay_core::Daemon;
+use bay_core::verbs::audit;
 use bay_types::event::{LedgerHead, LedgerKey};
 use serde::Deserialize;
 
 use crate::request::{Caller, NoQuery, Shared};
 use crate::response::{Failure, Json, lines};
-use bay_core::verbs::audit;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new()

@@ -6,13 +6,13 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::{delete, get, post};
 use bay_core::Daemon;
+use bay_core::verbs::{checkpoints, forks};
 use bay_types::checkpoint::{
     CheckpointCreate, CheckpointView, ForkCreate, Forked, Promote, Restore, Restored,
 };
 
 use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json};
-use bay_core::verbs::{checkpoints, forks};
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new()

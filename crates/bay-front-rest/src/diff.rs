@@ -7,12 +7,12 @@ use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use axum::routing::get;
 use bay_core::Daemon;
+use bay_core::byte_stream::{json_lines, received};
+use bay_core::verbs::diff;
 use bay_types::diff::DiffAsk;
 
 use crate::request::{Caller, Shared};
 use crate::response::{Failure, lines, progress_then_result};
-use bay_core::byte_stream::{json_lines, received};
-use bay_core::verbs::diff;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new().route("/v1/bays/{bay}/diff", get(diff)).route("/v1/bays/{bay}/review", get(review))

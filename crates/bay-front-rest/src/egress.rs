@@ -7,14 +7,14 @@ use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use axum::routing::get;
 use bay_core::Daemon;
+use bay_core::verbs::record_stream;
+use bay_core::verbs::traffic::{self, Wanted};
 use bay_types::traffic::EgressState;
 use jiff::Timestamp;
 use serde::Deserialize;
 
 use crate::request::{Caller, NoQuery, Shared};
 use crate::response::{Failure, Json, lines};
-use bay_core::verbs::record_stream;
-use bay_core::verbs::traffic::{self, Wanted};
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new()

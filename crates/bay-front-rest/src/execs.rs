@@ -1,15 +1,15 @@
 //! Execs. An attached one is two upgraded connections with the daemon between them, moving bytes it does not look at.
 
 use std::sync::Arc;
-
-use axum::Router;
-use axum::routing::{get, post};
-use bay_core::Daemon;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRequest, Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use bay_core::Daemon;
+use bay_core::verbs::execs::verbs::{self, Frames};
 use bay_types::exec::{ExecSpec, ExecView, SignalRequest, Signalled};
 use bay_types::frame::{INPUT, UPGRADE};
 use bay_types::{ApiError, ErrorCode, InputId};
@@ -20,7 +20,6 @@ use serde::Deserialize;
 
 use crate::request::{Caller, Input, NoQuery, Parent, Shared};
 use crate::response::{Failure, Json, octets};
-use bay_core::verbs::execs::verbs::{self, Frames};
 
 /// Bytes moved at once between caller and guest, per direction.
 const SPLICE_BUFFER: usize = 256 * 1024;

@@ -6,7 +6,9 @@ use axum::Router;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::Response;
 use axum::routing::get;
+use bay_core::Answer;
 use bay_core::Daemon;
+use bay_core::verbs::files::{self, Place, Upload};
 use bay_types::ApiError;
 use bay_types::guest::FileStat;
 use futures_util::TryStreamExt;
@@ -16,8 +18,6 @@ use serde::Deserialize;
 use crate::drain_body_before_close;
 use crate::request::{Caller, Shared};
 use crate::response::{Failure, Json, lines, octets};
-use bay_core::Answer;
-use bay_core::verbs::files::{self, Place, Upload};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -5,12 +5,12 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use axum::routing::{delete, get};
 use bay_core::Daemon;
+use bay_core::verbs::images;
 use bay_types::image::{ImageImport, ImageView};
 use http::StatusCode;
 
 use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json, progress_then_result};
-use bay_core::verbs::images;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new().route("/v1/images", get(list).post(import)).route("/v1/images/{image}", delete(remove))

@@ -4,11 +4,11 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
 use bay_core::Daemon;
+use bay_core::verbs::metrics;
 use http::header;
 
 use crate::request::{Caller, NoQuery, Shared};
 use crate::response::Failure;
-use bay_core::verbs::metrics;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new().route("/metrics", get(metrics))

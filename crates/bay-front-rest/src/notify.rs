@@ -6,11 +6,11 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::{delete, get, post};
 use bay_core::Daemon;
+use bay_core::verbs::webhooks;
 use bay_types::notify::{Delivery, Webhook, WebhookAdd, WebhookMade};
 
 use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json};
-use bay_core::verbs::webhooks;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new()

@@ -6,6 +6,7 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::{delete, get, post};
 use bay_core::Daemon;
+use bay_core::verbs::policy::verbs::{self, LayerName};
 use bay_types::policy::{
     Check, Explained, Finding, GrantAdd, GrantView, LayerSet, Lesson, PolicyChange, PolicySet, PolicyView,
     Recalled,
@@ -13,7 +14,6 @@ use bay_types::policy::{
 
 use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json};
-use bay_core::verbs::policy::verbs::{self, LayerName};
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new()

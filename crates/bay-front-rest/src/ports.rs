@@ -6,11 +6,11 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::get;
 use bay_core::Daemon;
+use bay_core::verbs::ports;
 use bay_types::inside::Port;
 
 use crate::request::{Caller, NoQuery, Shared};
 use crate::response::{Failure, Json};
-use bay_core::verbs::ports;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new().route("/v1/bays/{bay}/ports", get(list))

@@ -7,13 +7,13 @@ use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
 use bay_core::Daemon;
+use bay_core::verbs::repos;
 use bay_types::repo::{RepoOffer, RepoOffered, RepoSync, RepoView};
 use futures_util::TryStreamExt;
 use http::StatusCode;
 
 use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json, progress_then_result};
-use bay_core::verbs::repos;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new()

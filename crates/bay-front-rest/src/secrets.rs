@@ -6,11 +6,11 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::{get, post};
 use bay_core::Daemon;
+use bay_core::verbs::secrets;
 use bay_types::secret::{SecretRotate, SecretSet, SecretView};
 
 use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json};
-use bay_core::verbs::secrets;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new()

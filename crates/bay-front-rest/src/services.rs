@@ -7,12 +7,12 @@ use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use axum::routing::{get, post};
 use bay_core::Daemon;
+use bay_core::verbs::services;
 use bay_types::service::{ServiceSpec, ServiceView};
 use serde::Deserialize;
 
 use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json, octets};
-use bay_core::verbs::services;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new()

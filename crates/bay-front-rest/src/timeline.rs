@@ -7,13 +7,13 @@ use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use axum::routing::get;
 use bay_core::Daemon;
+use bay_core::verbs::record_stream::Wanted;
+use bay_core::verbs::timeline;
 use jiff::Timestamp;
 use serde::Deserialize;
 
 use crate::request::{Caller, Shared};
 use crate::response::{Failure, lines};
-use bay_core::verbs::record_stream::Wanted;
-use bay_core::verbs::timeline;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -4,12 +4,12 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::get;
 use bay_core::Daemon;
+use bay_core::verbs::workspaces;
 use bay_types::bay::WorkspaceView;
 use http::StatusCode;
 
 use crate::request::{Caller, NoQuery, Shared};
 use crate::response::{Failure, Json};
-use bay_core::verbs::workspaces;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new()
