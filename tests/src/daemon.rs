@@ -32,6 +32,7 @@ pub struct Setup {
     environment: Vec<(String, String)>,
     without_image: bool,
     directory: Option<PathBuf>,
+    binary: Option<PathBuf>,
 }
 
 impl Setup {
@@ -68,6 +69,13 @@ impl Setup {
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Another executable than the one under test, until [`Daemon::upgrade`].
+    #[must_use]
+    pub fn binary(mut self, path: &Path) -> Self {
+        self.binary = Some(path.to_owned());
         self
     }
 
@@ -118,7 +126,7 @@ impl Setup {
             own_pool,
             own_disk,
             pool_mib: self.own_pool_mib.unwrap_or(suite::POOL_MIB),
-            binary: suite::binary(),
+            binary: self.binary.unwrap_or_else(suite::binary),
             arguments: self.arguments,
             environment: self.environment,
             directory: self.directory,

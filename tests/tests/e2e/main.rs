@@ -47,6 +47,7 @@ mod memory_input;
 mod memory_postgres;
 mod memory_restore_edge_cases;
 mod memory_sizes;
+mod older_release;
 mod policy;
 mod repos;
 mod resource_exhaustion;
