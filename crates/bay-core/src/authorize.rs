@@ -28,6 +28,7 @@ macro_rules! verbs {
 
 verbs! {
     HealthShow = "see the daemon's health",
+    BackendList = "list the daemon's backends",
     MetricsRead = "read the daemon's metrics",
     TopShow = "see what all bays use",
     EventList = "list events",
@@ -185,6 +186,7 @@ mod tests {
     #[rustfmt::skip]
     const TABLE: &[(Verb, [bool; Kind::ALL.len()])] = &[
         (Verb::HealthShow,         [YES, YES,  NO,  NO,  NO]),
+        (Verb::BackendList,        [YES, YES,  NO,  NO,  NO]),
         (Verb::MetricsRead,        [YES, YES,  NO,  NO,  NO]),
         (Verb::TopShow,            [YES, YES,  NO,  NO,  NO]),
         (Verb::EventList,          [YES, YES,  NO,  NO,  NO]),

@@ -1,14 +1,15 @@
 //! Bays, and what the daemon says of itself.
 
 use std::sync::Arc;
-
-use axum::Router;
-use axum::routing::{get, patch, post};
-use bay_core::Daemon;
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use axum::routing::{get, patch, post};
+use bay_core::Daemon;
+use bay_core::verbs::{bays, create, events, settings};
+use bay_types::backend::BackendView;
 use bay_types::bay::{BayCreate, BayDelete, BayDeleted, BayView, Health};
 use bay_types::event::{Event, EventsVerified};
 use bay_types::settings::BaySet;
@@ -17,11 +18,11 @@ use serde::Deserialize;
 
 use crate::request::{Caller, Input, NoQuery, Parent, Shared};
 use crate::response::{Failure, Json, progress_then_result};
-use bay_core::verbs::{bays, create, events, settings};
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new()
         .route("/v1/health", get(health))
+        .route("/v1/backends", get(backends))
         .route("/v1/events", get(events))
         .route("/v1/events/verify", get(verify_events))
         .route("/v1/top", get(top))
@@ -37,6 +38,14 @@ pub(super) fn routes() -> Router<Arc<Daemon>> {
 
 async fn health(_: NoQuery, State(daemon): Shared, Caller(who): Caller) -> Result<Json<Health>, Failure> {
     Ok(Json(bays::health(&daemon, &who)?))
+}
+
+async fn backends(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+) -> Result<Json<Vec<BackendView>>, Failure> {
+    Ok(Json(bays::backends(&daemon, &who)?))
 }
 
 #[derive(Debug, Deserialize)]

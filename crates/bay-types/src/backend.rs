@@ -140,6 +140,17 @@ pub struct Capabilities {
     pub quota: Support,
 }
 
+/// One backend of a daemon, in the answer of `GET /v1/backends`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackendView {
+    pub name: BackendName,
+    /// Whether it runs the new bays that name no backend.
+    pub is_default: bool,
+    /// How it separates bays from the host, in one line.
+    pub detail: String,
+    pub capabilities: Capabilities,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,10 +9,10 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    approvals, audit, bench, branch, bundle, checkpoint, checkpoints, compare, completions, cp, diff, doctor,
-    egress, exec, execs, fork, grants, images, kill, logs, ls, notify, pause, policy, ports, promote,
-    replace, repos, restore, resume, review, rm, secret, serve, services, set, shell, show, start, stop,
-    timeline, up, watch, workspaces,
+    approvals, audit, backends, bench, branch, bundle, checkpoint, checkpoints, compare, completions, cp,
+    diff, doctor, egress, exec, execs, fork, grants, images, kill, logs, ls, notify, pause, policy, ports,
+    promote, replace, repos, restore, resume, review, rm, secret, serve, services, set, shell, show, start,
+    stop, timeline, up, watch, workspaces,
 };
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
@@ -79,6 +79,7 @@ enum Verb {
     Repos(repos::Repos),
     Workspaces(workspaces::Workspaces),
     Images(images::Images),
+    Backends(backends::Backends),
     Serve(serve::Serve),
     Doctor(doctor::Doctor),
     Bench(Bench),
@@ -174,6 +175,7 @@ async fn dispatch(verb: Verb, global: GlobalOptions) -> Outcome {
         Verb::Egress(verb) => verb.run(&global).await,
         Verb::Timeline(verb) => verb.run(&global).await,
         Verb::Audit(verb) => verb.run(&global).await,
+        Verb::Backends(verb) => verb.run(&global).await,
         Verb::Compare(verb) => verb.run(&global).await,
         Verb::Watch(verb) => verb.run(&global).await,
         Verb::Ports(verb) => verb.run(&global).await,

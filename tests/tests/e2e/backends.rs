@@ -94,6 +94,22 @@ fn a_bay_says_what_runs_it_and_the_record_has_it(backend: &str) {
     assert_eq!(body("bay.running")["capabilities"], view["capabilities"]);
 }
 
+#[test]
+fn a_daemon_lists_its_backends_with_what_each_can_do() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let listed = daemon.bay(&["backends", "--json"]).ok().json();
+    let listed = listed.as_array().unwrap();
+    let default: Vec<&Value> = listed.iter().filter(|backend| backend["is_default"] == true).collect();
+    let [default] = default[..] else { panic!("{listed:?}") };
+    let view = daemon.show("b");
+    assert_eq!((&default["name"], &default["capabilities"]), (&view["backend"], &view["capabilities"]));
+    let text = daemon.bay(&["backends"]).ok().text();
+    for part in ["local", "if they name no backend", "shared-kernel", "memory checkpoints"] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+}
+
 fn a_bay_keeps_its_files_and_its_identity_when_it_is_stopped_and_started(backend: &str) {
     let Some(daemon) = daemon(backend) else { return };
     daemon.empty_bay("b");

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bay_backend::Backend;
 use bay_store::{BayRow, Draft};
+use bay_types::backend::{BackendName, BackendView};
 use bay_types::bay::{BayDeleted, BayView, Desired, Health, State};
 use bay_types::event::bay::{
     BayDeleteAsked, BayPauseAsked, BayReplaceAsked, BayResumeAsked, BayStartAsked, BayStopAsked,
@@ -39,6 +41,19 @@ pub fn health(daemon: &Daemon, who: &Principal) -> Result<Health, ApiError> {
         pool: daemon.pool_dir.clone(),
         started_at: daemon.started_at,
     })
+}
+
+/// The backends that this daemon runs bays with.
+pub fn backends(daemon: &Daemon, who: &Principal) -> Result<Vec<BackendView>, ApiError> {
+    daemon.permit(who, Verb::BackendList)?;
+    let (default, _) = daemon.backends.choose(None)?;
+    let view = |driver: &Arc<dyn Backend>| {
+        let isolation = driver.isolation();
+        let name = BackendName::from(isolation.backend);
+        let is_default = name == default;
+        BackendView { name, is_default, detail: isolation.detail, capabilities: driver.capabilities() }
+    };
+    Ok(daemon.backends.all().map(view).collect())
 }
 
 /// What all bays and the host use, or one bay of them.

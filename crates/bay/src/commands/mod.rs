@@ -2,6 +2,7 @@
 
 pub(crate) mod approvals;
 pub(crate) mod audit;
+pub(crate) mod backends;
 pub(crate) mod bench;
 pub(crate) mod branch;
 pub(crate) mod bundle;

@@ -123,7 +123,7 @@ fn render(
 }
 
 /// What the bay's backend can do on this host.
-fn capability_lines(can: &Capabilities) -> Vec<(&'static str, String)> {
+pub(super) fn capability_lines(can: &Capabilities) -> Vec<(&'static str, String)> {
     let support = |support: &Support| match support {
         Support::Yes => "yes".to_owned(),
         Support::No { reason } => format!("no: {}", visible(reason)),
