@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 
 use bay_types::checkpoint::Point;
-use bay_types::{ApiError, BayId, CheckpointName, ImageId, RepoId};
+use bay_types::{BayId, CheckpointName, CoreError, ImageId, RepoId};
 
 /// What the files of a new bay are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct BayUsage {
     pub own_bytes: u64,
 }
 
-pub type Result<T> = std::result::Result<T, ApiError>;
+pub type Result<T> = std::result::Result<T, CoreError>;
 
 pub trait BayFiles: Send + Sync + Debug {
     /// Makes the files of a bay, or what is missing of them. `quota_mib` bounds what the bay holds on its own.
@@ -81,7 +81,7 @@ pub trait BayFiles: Send + Sync + Debug {
 
 /// No files at all: every call is refused with this error.
 #[derive(Debug, Clone)]
-pub struct NoFiles(pub ApiError);
+pub struct NoFiles(pub CoreError);
 
 impl NoFiles {
     fn refused<T>(&self) -> Result<T> {

@@ -38,7 +38,7 @@ use bay_types::guest::GatewaySsh;
 pub use bay_types::runtime::{Moved, Obstacle, RuntimeHandle};
 use bay_types::stats::BayStats;
 pub use bay_types::stats::{LimitEvents, NetworkUse};
-use bay_types::{ApiError, BayId, BayName};
+use bay_types::{BayId, BayName, CoreError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub mod files;
@@ -60,7 +60,8 @@ pub enum BackendError {
     HelperLost { status: String },
     #[error("{0}")]
     Hangs(String),
-    #[error("{0}")]
+    /// The bay holds more than the limit; with what it holds.
+    #[error("the bay holds {0}")]
     LimitInUse(String),
     #[error("{0}")]
     LimitUnsupported(String),
@@ -75,7 +76,7 @@ pub enum BackendError {
     Snapshot(String),
     /// The driver's disk refused; with what to do about it.
     #[error("{}", .0.message)]
-    Disk(Box<ApiError>),
+    Disk(Box<CoreError>),
     /// Nobody here can run the bay.
     #[error("{0}")]
     DriverMissing(String),

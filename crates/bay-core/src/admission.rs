@@ -14,7 +14,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{CoreError, ErrorCode, Hint};
 use tokio::sync::Notify;
 
 /// What stays with the host when nobody says otherwise: this part of its memory …
@@ -61,11 +61,11 @@ pub(crate) struct Shortage {
 
 impl Shortage {
     /// For a caller, who knows what to do instead.
-    pub(crate) fn refusal(&self, what: &str, next: String) -> ApiError {
+    pub(crate) fn refusal(&self, what: &str, hint: impl Into<Hint>) -> CoreError {
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
         let Self { needed, room, reserve, busy } = *self;
         let others = if busy { " and other bays that are coming back" } else { "" };
-        ApiError::new(
+        CoreError::new(
             ErrorCode::NotEnough,
             format!(
                 "{what} needs {} MiB of memory, and this host has {} MiB to give: {} MiB stay with the host{others}",
@@ -73,7 +73,7 @@ impl Shortage {
                 room >> 20,
                 mib(reserve),
             ),
-            next,
+            hint,
         )
     }
 }
@@ -182,7 +182,7 @@ mod tests {
         assert!(host.enter(300 * MIB).is_ok());
         drop(first);
         assert!(host.enter(900 * MIB).is_ok());
-        let refusal = host.fits(901 * MIB).unwrap_err().refusal("it", "wait".to_owned());
+        let refusal = host.fits(901 * MIB).unwrap_err().refusal("it", "wait");
         assert_eq!(refusal.code, ErrorCode::NotEnough);
         assert_eq!(
             refusal.message,

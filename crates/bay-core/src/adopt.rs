@@ -17,7 +17,7 @@ use bay_store::{BayRow, Draft};
 use bay_types::bay::Desired;
 use bay_types::event::bay::BayDiskUnknown;
 use bay_types::exec::EndReason;
-use bay_types::{ApiError, BayId};
+use bay_types::{BayId, CoreError};
 use futures_util::StreamExt;
 
 use crate::background::blocking;
@@ -33,7 +33,7 @@ const AT_ONCE: usize = 8;
 const IN_ORDER_WITHIN: Duration = Duration::from_secs(3);
 
 /// Finds all bays again and starts their reconcilers.
-pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), ApiError> {
+pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), CoreError> {
     let rows = daemon.store.bay_list().await.map_err(|e| e.to_api())?;
     let known: HashSet<BayId> = rows.iter().map(|row| row.id).collect();
     let recorded: HashSet<BayId> =
@@ -92,7 +92,7 @@ async fn sweep_disks(
     rows: &[BayRow],
     known: &HashSet<BayId>,
     captured: &HashSet<BayId>,
-) -> Result<(), ApiError> {
+) -> Result<(), CoreError> {
     let unfinished: HashSet<BayId> = rows.iter().filter(|row| !row.disk_ready).map(|row| row.id).collect();
     for backend in daemon.backends.all() {
         sweep_files(daemon, &backend.files(), &unfinished, known, captured).await?;
@@ -107,7 +107,7 @@ async fn sweep_files(
     unfinished: &HashSet<BayId>,
     known: &HashSet<BayId>,
     captured: &HashSet<BayId>,
-) -> Result<(), ApiError> {
+) -> Result<(), CoreError> {
     for id in with(files, |files| files.list()).await? {
         let removed = if unfinished.contains(&id) {
             // Nothing ever ran on it; it is made anew.
@@ -136,8 +136,8 @@ async fn sweep_files(
 
 async fn with<T: Send + 'static>(
     files: &Arc<dyn BayFiles>,
-    work: impl FnOnce(&dyn BayFiles) -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
+    work: impl FnOnce(&dyn BayFiles) -> Result<T, CoreError> + Send + 'static,
+) -> Result<T, CoreError> {
     let files = Arc::clone(files);
     blocking(move || work(&*files)).await
 }
@@ -176,7 +176,7 @@ async fn look_again(
     row: BayRow,
     boot: Option<&str>,
     cut_short: bool,
-) -> Result<Arc<BayHandle>, ApiError> {
+) -> Result<Arc<BayHandle>, CoreError> {
     let record = row.runtime.clone();
     let handle = Arc::new(BayHandle::of(row.clone(), &daemon.backends));
     if let Some(why) = &handle.driver_missing {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bay_types::principal::{Kind, Principal, Who};
-use bay_types::{ApiError, BayId, ErrorCode};
+use bay_types::{BayId, CoreError, ErrorCode};
 
 macro_rules! verbs {
     ($( $(#[$doc:meta])* $verb:ident = $text:literal, )*) => {
@@ -132,13 +132,13 @@ pub(crate) enum Refusal {
     OtherBay { verb: Verb },
 }
 
-impl From<Refusal> for ApiError {
+impl From<Refusal> for CoreError {
     fn from(refusal: Refusal) -> Self {
         let message = match refusal {
             Refusal::Kind { kind, verb } => format!("{kind} may not {verb}"),
             Refusal::OtherBay { verb } => format!("a bay may {verb} for itself only"),
         };
-        ApiError::new(ErrorCode::NotPermitted, message, "ask the operator to do it")
+        CoreError::new(ErrorCode::NotPermitted, message, "ask the operator to do it")
     }
 }
 
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_principal_and_the_verb() {
-        let error = ApiError::from(authorize(Kind::Bay, Verb::BayDelete).unwrap_err());
+        let error = CoreError::from(authorize(Kind::Bay, Verb::BayDelete).unwrap_err());
         assert_eq!(error.code, ErrorCode::NotPermitted);
         assert_eq!(error.message, "a bay may not delete a bay");
     }

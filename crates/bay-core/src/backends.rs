@@ -19,7 +19,7 @@ use bay_types::backend::{
 };
 use bay_types::bay::{Isolation, Limits};
 use bay_types::stats::BayStats;
-use bay_types::{ApiError, BayId, BayName, ErrorCode};
+use bay_types::{Action, BayId, BayName, CoreError, ErrorCode, Hint, HintBay};
 
 /// The drivers of this daemon.
 #[derive(Debug)]
@@ -45,11 +45,11 @@ impl Backends {
     }
 
     /// The driver for a new bay: the one that was asked for, or the daemon's default.
-    pub(crate) fn choose(&self, wanted: Option<&str>) -> Result<(BackendName, &Arc<dyn Backend>), ApiError> {
+    pub(crate) fn choose(&self, wanted: Option<&str>) -> Result<(BackendName, &Arc<dyn Backend>), CoreError> {
         let name = wanted.map_or_else(|| self.default.clone(), BackendName::from);
         match self.drivers.get(&name) {
             Some(driver) => Ok((name, driver)),
-            None => Err(ApiError::new(
+            None => Err(CoreError::new(
                 ErrorCode::InvalidInput,
                 format!("this daemon has no backend {:?}", name.as_str()),
                 format!("the backends here are: {}", self.names()),
@@ -83,20 +83,23 @@ fn missing(name: &BackendName) -> String {
 }
 
 /// Refuses a verb on a bay whose driver this daemon does not have.
-pub(crate) fn without_driver(bay: &BayName, why: &str) -> ApiError {
-    ApiError::new(
+pub(crate) fn without_driver(bay: &BayName, why: &str) -> CoreError {
+    CoreError::new(
         ErrorCode::HostUnfit,
         format!("{bay} cannot be used: {why}"),
-        "start the daemon on a host that has the backend's program; `bay doctor` lists what is missing here",
+        Hint::new(
+            "start the daemon on a host that has the backend's program; {} lists what is missing here",
+            [Action::Doctor],
+        ),
     )
 }
 
 /// What a backend's error is to a caller of the API.
-pub(crate) fn refusal(error: &BackendError) -> ApiError {
+pub(crate) fn refusal(error: &BackendError) -> CoreError {
     match error {
         BackendError::Disk(error) => return (**error).clone(),
         BackendError::Hangs(_) => {
-            return ApiError::new(
+            return CoreError::new(
                 ErrorCode::BayFailed,
                 error.to_string(),
                 "only what it waits for can release it: a disk, or a directory of the host that the bay has mounted; \
@@ -104,46 +107,58 @@ pub(crate) fn refusal(error: &BackendError) -> ApiError {
             );
         }
         BackendError::LimitInUse(_) => {
-            return ApiError::new(
+            return CoreError::new(
                 ErrorCode::BayState,
                 error.to_string(),
-                "end something in it first (`bay execs ls NAME`), or give it more; the old limits hold",
+                Hint::new(
+                    "end something in it first ({}), or give it more; the old limits hold",
+                    [Action::ListExecs(HintBay::OfRequest)],
+                ),
             );
         }
         BackendError::LimitUnsupported(_) => {
-            return ApiError::new(
+            return CoreError::new(
                 ErrorCode::HostUnfit,
                 error.to_string(),
-                "leave that limit out; `bay doctor` tells which controllers this host has",
+                Hint::new("leave that limit out; {} tells which controllers this host has", [Action::Doctor]),
             );
         }
         BackendError::MemoryUnsupported(_) => {
-            return ApiError::new(
+            return CoreError::new(
                 ErrorCode::HostUnfit,
                 error.to_string(),
-                "`--files-only` keeps the files; `bay doctor` tells what memory needs",
+                Hint::new(
+                    "{} keeps the files; {} tells what memory needs",
+                    [Action::FilesOnly, Action::Doctor],
+                ),
             );
         }
         BackendError::Obstacles(_) => {
-            return ApiError::new(
+            return CoreError::new(
                 ErrorCode::BayState,
                 error.to_string(),
-                "end what is named and try again, or keep the files alone with `--files-only`",
+                Hint::new(
+                    "end what is named and try again, or keep the files alone with {}",
+                    [Action::FilesOnly],
+                ),
             );
         }
         BackendError::OtherMachine(_) => {
-            return ApiError::new(
+            return CoreError::new(
                 ErrorCode::MemoryUnavailable,
                 error.to_string(),
-                "its files can be had everywhere: `--files-only`",
+                Hint::new("its files can be had everywhere: {}", [Action::FilesOnly]),
             );
         }
         _ => {}
     }
-    ApiError::new(
+    CoreError::new(
         ErrorCode::BayFailed,
         bay_types::error::chain(error),
-        "`bay doctor` tells what this host lacks; `bay start NAME` tries again",
+        Hint::new(
+            "{} tells what this host lacks; {} tries again",
+            [Action::Doctor, Action::StartBay(HintBay::OfRequest)],
+        ),
     )
 }
 

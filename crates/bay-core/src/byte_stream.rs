@@ -2,13 +2,15 @@
 
 use std::pin::Pin;
 
+use bay_types::CoreError;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
-/// Why a stream broke off. Nobody decides by it: it is logged, and the reader sees the stream end early.
+/// Why a stream broke off. A front puts a [`CoreError`](bay_types::CoreError) into words for the reader, if the form of the
+/// stream has a place for it. Nobody decides by anything else: it is logged, and the reader sees the stream end early.
 pub type StreamError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Bytes in pieces. A stream that ends with an error was cut short.
@@ -24,9 +26,9 @@ pub(crate) fn received_bytes(from: mpsc::Receiver<Bytes>) -> ByteStream {
     Box::pin(received(from).map(Ok))
 }
 
-/// One piece.
-pub(crate) fn whole(bytes: Vec<u8>) -> ByteStream {
-    Box::pin(futures_util::stream::once(async { Ok(Bytes::from(bytes)) }))
+/// The bytes that come out of a channel, until an error of the core.
+pub(crate) fn received_until_error(from: mpsc::Receiver<Result<Bytes, CoreError>>) -> ByteStream {
+    Box::pin(received(from).map(|piece| piece.map_err(Into::into)))
 }
 
 /// The body of a guest's answer.

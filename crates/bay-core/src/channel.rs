@@ -13,7 +13,7 @@ use std::time::Duration;
 use bay_backend::Backend;
 use bay_text::foreign;
 use bay_types::frame::{INPUT, UPGRADE};
-use bay_types::{ApiError, BayId, ErrorCode, InputId};
+use bay_types::{Action, ApiError, BayId, CoreError, ErrorCode, Hint, HintBay, InputId};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use http::{Method, Request, Response, StatusCode, header};
@@ -115,7 +115,7 @@ pub(crate) struct FrameStream {
 }
 
 impl Plain<'_> {
-    fn request(&self) -> Result<Request<Body>, ApiError> {
+    fn request(&self) -> Result<Request<Body>, CoreError> {
         let mut builder = Request::builder()
             .method(self.method.clone())
             .uri(self.path)
@@ -127,7 +127,7 @@ impl Plain<'_> {
                 builder = builder.header(INPUT, input.to_string());
             }
         }
-        builder.body(body_of(self.body.clone())).map_err(|e| ApiError::internal(&e))
+        builder.body(body_of(self.body.clone())).map_err(|e| CoreError::internal(&e))
     }
 }
 
@@ -157,7 +157,7 @@ impl GuestChannel {
         path: &str,
         body: Bytes,
         within: Duration,
-    ) -> Result<T, ApiError> {
+    ) -> Result<T, CoreError> {
         let bytes = self.bytes(method, path, body, within).await?;
         serde_json::from_slice(&bytes)
             .map_err(|e| self.odd(&format!("its answer to {path} is not what it should be: {e}")))
@@ -170,7 +170,7 @@ impl GuestChannel {
         path: &str,
         body: Bytes,
         within: Duration,
-    ) -> Result<Bytes, ApiError> {
+    ) -> Result<Bytes, CoreError> {
         let plain = Plain { method, path, body, upgrade: None };
         let cuts = *self.cuts.borrow();
         let exchanged = tokio::time::timeout(within, self.exchange(&plain)).await;
@@ -183,7 +183,7 @@ impl GuestChannel {
         exchanged.map_err(|_| self.silent(path, within))?
     }
 
-    async fn exchange(&self, plain: &Plain<'_>) -> Result<Bytes, ApiError> {
+    async fn exchange(&self, plain: &Plain<'_>) -> Result<Bytes, CoreError> {
         let (response, sender) = self.send(plain).await?;
         let (parts, body) = response.into_parts();
         if !parts.status.is_success() {
@@ -199,7 +199,7 @@ impl GuestChannel {
     }
 
     /// Sends over a warm connection, or over a fresh one when the warm one turns out dead.
-    async fn send(&self, plain: &Plain<'_>) -> Result<(Response<Incoming>, Sender), ApiError> {
+    async fn send(&self, plain: &Plain<'_>) -> Result<(Response<Incoming>, Sender), CoreError> {
         while let Some(mut sender) = self.warm() {
             if let Ok(response) = sender.send_request(plain.request()?).await {
                 return Ok((response, sender));
@@ -230,7 +230,7 @@ impl GuestChannel {
         }
     }
 
-    async fn connect(&self) -> Result<Sender, ApiError> {
+    async fn connect(&self) -> Result<Sender, CoreError> {
         let _open = tokio::time::timeout(GATE_WITHIN, self.gate.read())
             .await
             .map_err(|_| self.silent("anything: its memory is being captured", GATE_WITHIN))?;
@@ -252,8 +252,8 @@ impl GuestChannel {
 
     /// Asks for an answer of any length, on a connection of its own. The deadline is for the answer's head; the bytes come at
     /// the guest's pace, and end when the reader goes away.
-    pub(crate) async fn read(&self, path: &str) -> Result<Answer, ApiError> {
-        let request = Request::get(path).body(body_of(Bytes::new())).map_err(|e| ApiError::internal(&e))?;
+    pub(crate) async fn read(&self, path: &str) -> Result<Answer, CoreError> {
+        let request = Request::get(path).body(body_of(Bytes::new())).map_err(|e| CoreError::internal(&e))?;
         let response = self.stream(request, Some(ANSWER_WITHIN)).await?;
         let length = response.headers().get(header::CONTENT_LENGTH);
         let length = length.and_then(|value| value.to_str().ok()?.parse().ok());
@@ -267,9 +267,9 @@ impl GuestChannel {
         path: &str,
         length: Option<u64>,
         bytes: ByteStream,
-    ) -> Result<Bytes, ApiError> {
+    ) -> Result<Bytes, CoreError> {
         let body = StreamBody::new(bytes.map_ok(Frame::data)).boxed_unsync();
-        let mut request = Request::put(path).body(body).map_err(|e| ApiError::internal(&e))?;
+        let mut request = Request::put(path).body(body).map_err(|e| CoreError::internal(&e))?;
         if let Some(length) = length {
             request.headers_mut().insert(header::CONTENT_LENGTH, length.into());
         }
@@ -283,7 +283,7 @@ impl GuestChannel {
         &self,
         mut request: Request<Body>,
         head_within: Option<Duration>,
-    ) -> Result<Response<Incoming>, ApiError> {
+    ) -> Result<Response<Incoming>, CoreError> {
         request.headers_mut().insert(header::HOST, http::HeaderValue::from_static("guest"));
         let path = request.uri().path().to_owned();
         let mut sender = self.connect().await?;
@@ -308,7 +308,7 @@ impl GuestChannel {
         path: &str,
         body: Bytes,
         input: Option<InputId>,
-    ) -> Result<FrameStream, ApiError> {
+    ) -> Result<FrameStream, CoreError> {
         let plain = Plain { method: Method::POST, path, body, upgrade: Some(Frames { input }) };
         let cuts = *self.cuts.borrow();
         let upgraded = self.upgrade_once(&plain).await;
@@ -320,7 +320,7 @@ impl GuestChannel {
         upgraded
     }
 
-    async fn upgrade_once(&self, plain: &Plain<'_>) -> Result<FrameStream, ApiError> {
+    async fn upgrade_once(&self, plain: &Plain<'_>) -> Result<FrameStream, CoreError> {
         let path = plain.path;
         let sent = tokio::time::timeout(ANSWER_WITHIN, self.send(plain));
         let (response, _sender) = sent.await.map_err(|_| self.silent(path, ANSWER_WITHIN))??;
@@ -337,44 +337,46 @@ impl GuestChannel {
     }
 
     /// The guest's own error, made safe to show.
-    async fn refusal(&self, status: StatusCode, body: Incoming) -> ApiError {
+    async fn refusal(&self, status: StatusCode, body: Incoming) -> CoreError {
         let read = tokio::time::timeout(ANSWER_WITHIN, Limited::new(body, MAX_ERROR).collect()).await;
         let said = match read {
             Ok(Ok(collected)) => serde_json::from_slice::<ApiError>(&collected.to_bytes()).ok(),
             _ => None,
         };
         match said {
-            Some(error) => ApiError {
-                code: error.code,
-                message: plain_text(&error.message),
-                next: plain_text(&error.next),
-            },
+            Some(error) => CoreError::new(error.code, plain_text(&error.message), plain_text(&error.next)),
             None => self.odd(&format!("it answered {status} without saying why")),
         }
     }
 
-    fn unreachable(&self, why: &str) -> ApiError {
-        ApiError::new(
+    fn unreachable(&self, why: &str) -> CoreError {
+        CoreError::new(
             ErrorCode::GuestUnreachable,
             format!("the guest of this bay cannot be reached: {why}"),
-            "`bay show NAME` tells its state; `bay stop NAME` and `bay start NAME` give it a new guest",
+            Hint::new("{} tells its state", [Action::ShowBay(HintBay::OfRequest)]).and(new_guest()),
         )
     }
 
-    fn silent(&self, path: &str, within: Duration) -> ApiError {
+    fn silent(&self, path: &str, within: Duration) -> CoreError {
         self.unreachable(&format!("no answer to {path} within {} s", within.as_secs()))
     }
 
-    fn odd(&self, why: &str) -> ApiError {
+    fn odd(&self, why: &str) -> CoreError {
         // Parsers quote what they did not understand: megabytes of it would fill the log.
         let why = plain_text(why);
         tracing::warn!(bay = %self.bay, why, "a guest broke the protocol");
-        ApiError::new(
+        CoreError::new(
             ErrorCode::GuestUnreachable,
             format!("the guest of this bay does not keep to the protocol: {why}"),
-            "`bay stop NAME` and `bay start NAME` give it a new guest",
+            new_guest(),
         )
     }
+}
+
+/// What to do about a guest that cannot be talked with.
+pub(crate) fn new_guest() -> Hint {
+    let bay = HintBay::OfRequest;
+    Hint::new("{} and {} give it a new guest", [Action::StopBay(bay.clone()), Action::StartBay(bay)])
 }
 
 /// Text of unknown origin as a message quotes it: at most [`MAX_ERROR_TEXT`] characters, safe to display.

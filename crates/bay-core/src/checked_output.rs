@@ -7,7 +7,7 @@ use bay_guest::spool::Check;
 use bay_store::ExecRow;
 use bay_types::frame::Frame;
 use bay_types::output::{OutputCheck, OutputHash};
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{CoreError, ErrorCode};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use tokio::sync::mpsc;
@@ -26,7 +26,7 @@ pub(crate) fn checked(from: ByteStream, row: &ExecRow, since: u64) -> ByteStream
         Checking { check: Check::new(since), hashes, since, wrote: row.output_bytes },
         to,
     ));
-    byte_stream::received_bytes(checked)
+    byte_stream::received_until_error(checked)
 }
 
 struct Checking {
@@ -63,34 +63,38 @@ impl Checking {
     }
 }
 
-fn broke_off() -> Frame {
-    Frame::Error(ApiError::new(
+fn broke_off() -> CoreError {
+    CoreError::new(
         ErrorCode::Interrupted,
         "the guest's answer broke off before the end of the output",
         "repeat the command in a moment",
-    ))
+    )
 }
 
-async fn pass(mut from: ByteStream, mut checking: Checking, to: mpsc::Sender<Bytes>) {
+async fn pass(mut from: ByteStream, mut checking: Checking, to: mpsc::Sender<Result<Bytes, CoreError>>) {
     let mut buffer = BytesMut::new();
     while let Some(piece) = from.next().await {
-        let Ok(data) = piece else {
-            let _ = to.send(broke_off().to_bytes().into()).await;
-            return;
+        let data = match piece {
+            Ok(data) => data,
+            Err(error) => {
+                let why = error.downcast::<CoreError>().map_or_else(|_| broke_off(), |error| *error);
+                let _ = to.send(Err(why)).await;
+                return;
+            }
         };
         buffer.extend_from_slice(&data);
         loop {
             match Frame::decode(&buffer) {
                 Ok(Some((frame, used))) => {
                     let as_it_is = buffer.split_to(used).freeze();
-                    if to.send(checking.frame(&frame, as_it_is)).await.is_err() {
+                    if to.send(Ok(checking.frame(&frame, as_it_is))).await.is_err() {
                         return;
                     }
                 }
                 Ok(None) => break,
                 // The reader finds out by itself.
                 Err(_) => {
-                    let _ = to.send(buffer.freeze()).await;
+                    let _ = to.send(Ok(buffer.freeze())).await;
                     return;
                 }
             }

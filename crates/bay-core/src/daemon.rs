@@ -8,7 +8,7 @@ use bay_backend::Seen;
 use bay_pool::{Pool, PoolError};
 use bay_store::Store;
 use bay_types::bay::{BayView, Desired, State};
-use bay_types::{ApiError, CheckpointName, ErrorCode};
+use bay_types::{CheckpointName, CoreError, ErrorCode};
 use jiff::Timestamp;
 use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, Semaphore, SemaphorePermit};
 
@@ -79,9 +79,9 @@ impl Daemon {
         HostSize { disk_mib: capacity.map_or(self.host.disk_mib, |bytes| bytes >> 20), ..self.host }
     }
 
-    pub(crate) fn pool(&self) -> Result<Pool, ApiError> {
+    pub(crate) fn pool(&self) -> Result<Pool, CoreError> {
         self.pool.get().cloned().ok_or_else(|| {
-            ApiError::new(
+            CoreError::new(
                 ErrorCode::Interrupted,
                 "the pool is not open yet",
                 "repeat the command in a moment",
@@ -91,9 +91,9 @@ impl Daemon {
 
     /// Keeps bays from being made while something they are made from is removed. A fetch or import that takes long wins:
     /// waiting for it would hold up every new bay.
-    pub(crate) async fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>, ApiError> {
+    pub(crate) async fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>, CoreError> {
         tokio::time::timeout(ALONE_WITHIN, self.making.write()).await.map_err(|_| {
-            ApiError::new(
+            CoreError::new(
                 ErrorCode::Interrupted,
                 "a bay is being made right now, and may be made from what is to be removed",
                 "repeat the command when it is done",
@@ -102,10 +102,10 @@ impl Daemon {
     }
 
     /// A place among those who upload.
-    pub(crate) async fn upload_turn(&self) -> Result<SemaphorePermit<'_>, ApiError> {
+    pub(crate) async fn upload_turn(&self) -> Result<SemaphorePermit<'_>, CoreError> {
         match tokio::time::timeout(UPLOAD_TURN_WITHIN, self.uploads.acquire()).await {
             Ok(Ok(turn)) => Ok(turn),
-            Ok(Err(_)) | Err(_) => Err(ApiError::new(
+            Ok(Err(_)) | Err(_) => Err(CoreError::new(
                 ErrorCode::Interrupted,
                 format!("{MAX_UPLOADS} repositories are being uploaded already"),
                 "repeat the command when some of them are done",
@@ -114,7 +114,7 @@ impl Daemon {
     }
 
     /// Runs blocking pool work off the async threads.
-    pub(crate) async fn with_pool<T, F>(&self, work: F) -> Result<T, ApiError>
+    pub(crate) async fn with_pool<T, F>(&self, work: F) -> Result<T, CoreError>
     where
         T: Send + 'static,
         F: FnOnce(&Pool) -> Result<T, PoolError> + Send + 'static,

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use bay_gateway::{Authority, Names, Pools, SavedAuthority, SavedNames};
-use bay_types::{ApiError, BayId, ErrorCode};
+use bay_types::{BayId, CoreError, ErrorCode};
 
 use crate::keyring::Keyring;
 
@@ -27,8 +27,8 @@ pub(crate) fn dir(data_dir: &Path, bay: BayId) -> PathBuf {
     data_dir.join("egress").join(bay.to_string())
 }
 
-fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> ApiError {
-    ApiError::new(
+fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> CoreError {
+    CoreError::new(
         ErrorCode::Internal,
         format!("{what} {} failed: {error}", path.display()),
         "check the disk of the data directory",
@@ -41,7 +41,7 @@ pub(crate) fn authority(
     bay: BayId,
     forked_from: Option<BayId>,
     keys: &Keyring,
-) -> Result<Authority, ApiError> {
+) -> Result<Authority, CoreError> {
     let dir = dir(data_dir, bay);
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| failed("making", &dir, &e))?;
     let path = dir.join(AUTHORITY);
@@ -61,7 +61,7 @@ pub(crate) fn authority(
     Ok(made)
 }
 
-fn inherit(data_dir: &Path, bay: BayId, parent: BayId, keys: &Keyring) -> Result<Authority, ApiError> {
+fn inherit(data_dir: &Path, bay: BayId, parent: BayId, keys: &Keyring) -> Result<Authority, CoreError> {
     let (from, to) = (dir(data_dir, parent), dir(data_dir, bay));
     let authority = authority(data_dir, parent, None, keys)?;
     match fs::copy(from.join(NAMES), to.join(NAMES)) {
@@ -75,7 +75,7 @@ fn inherit(data_dir: &Path, bay: BayId, parent: BayId, keys: &Keyring) -> Result
     Ok(authority)
 }
 
-fn keep(path: &Path, authority: &Authority, keys: &Keyring) -> Result<(), ApiError> {
+fn keep(path: &Path, authority: &Authority, keys: &Keyring) -> Result<(), CoreError> {
     let text = zeroize::Zeroizing::new(
         serde_json::to_vec(&authority.saved()).map_err(|e| failed("writing", path, &e))?,
     );
@@ -115,7 +115,7 @@ impl Held {
 
 impl NamesFile {
     /// The names so far. A last line that was cut short by a crash was never answered, and is written over.
-    pub(crate) fn open(data_dir: &Path, bay: BayId) -> Result<(Self, Names), ApiError> {
+    pub(crate) fn open(data_dir: &Path, bay: BayId) -> Result<(Self, Names), CoreError> {
         let path = dir(data_dir, bay).join(NAMES);
         let open = || -> io::Result<(File, String)> {
             let file = OpenOptions::new()

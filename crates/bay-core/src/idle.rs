@@ -15,7 +15,7 @@ use bay_backend::NetworkUse;
 use bay_store::{BayRow, Draft, Store};
 use bay_types::bay::{Desired, State};
 use bay_types::event::bay::BayIdleStop;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{CoreError, ErrorCode};
 use bytes::Bytes;
 use http::Method;
 use jiff::Timestamp;
@@ -133,11 +133,11 @@ async fn look(handle: &BayHandle) -> Look {
     }
 }
 
-async fn stop(store: &Store, handle: &BayHandle, idle_stop_s: u64) -> Result<(), ApiError> {
+async fn stop(store: &Store, handle: &BayHandle, idle_stop_s: u64) -> Result<(), CoreError> {
     let why = format!("idle for {}", spoken(idle_stop_s));
     let fits = |row: &BayRow| match (row.desired, row.state) {
         (Desired::Running, State::Running) if row.replace_with.is_none() => Ok(()),
-        _ => Err(ApiError::new(ErrorCode::BayState, "somebody asked for something else meanwhile", "")),
+        _ => Err(CoreError::new(ErrorCode::BayState, "somebody asked for something else meanwhile", "")),
     };
     let draft = Draft::of(BayIdleStop { idle_s: idle_stop_s });
     handle

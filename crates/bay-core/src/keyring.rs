@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use age::secrecy::ExposeSecret;
 use age::x25519::{Identity, Recipient};
 use bay_store::Store;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{CoreError, ErrorCode};
 use zeroize::Zeroizing;
 
 /// Where keys lie, one for each daemon of the host.
@@ -76,13 +76,13 @@ impl Keyring {
     }
 
     /// Whether anything can be encrypted and read.
-    pub(crate) fn check(&self) -> Result<(), ApiError> {
+    pub(crate) fn check(&self) -> Result<(), CoreError> {
         self.identity().map(drop)
     }
 
-    fn identity(&self) -> Result<&Identity, ApiError> {
+    fn identity(&self) -> Result<&Identity, CoreError> {
         self.identity.as_ref().map_err(|why| {
-            ApiError::new(
+            CoreError::new(
                 ErrorCode::KeyUnusable,
                 why.clone(),
                 format!("put the key back at {} and start the daemon again", self.path.display()),
@@ -91,11 +91,11 @@ impl Keyring {
     }
 
     /// Writes something that only this daemon can read, as a whole or not at all.
-    pub(crate) fn write(&self, path: &Path, plain: &[u8]) -> Result<(), ApiError> {
+    pub(crate) fn write(&self, path: &Path, plain: &[u8]) -> Result<(), CoreError> {
         let recipient: Recipient = self.identity()?.to_public();
         let failed = |error: &dyn fmt::Display| {
             let message = format!("{} could not be written: {error}", path.display());
-            ApiError::new(ErrorCode::KeyUnusable, message, "check the disk of the data directory")
+            CoreError::new(ErrorCode::KeyUnusable, message, "check the disk of the data directory")
         };
         let sealed = age::encrypt(&recipient, plain).map_err(|e| failed(&e))?;
         let written = || -> io::Result<()> {
@@ -110,10 +110,10 @@ impl Keyring {
     }
 
     /// What [`Keyring::write`] wrote; nothing where there is no such file.
-    pub(crate) fn read(&self, path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, ApiError> {
+    pub(crate) fn read(&self, path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, CoreError> {
         let failed = |error: &dyn fmt::Display| {
             let message = format!("{} cannot be read: {error}", path.display());
-            ApiError::new(ErrorCode::KeyUnusable, message, "restore the file from a backup, or remove it")
+            CoreError::new(ErrorCode::KeyUnusable, message, "restore the file from a backup, or remove it")
         };
         let file = match File::open(path) {
             Ok(file) => file,

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use bay_ledger::{Hash, Head, PublicKey, SecretKey};
 use bay_store::Store;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{CoreError, ErrorCode};
 use jiff::Timestamp;
 use tokio::sync::Mutex;
 
@@ -100,7 +100,7 @@ impl Ledger {
     }
 
     /// Whether the record still is what it was when the kept head was signed.
-    pub(crate) async fn sound(&self) -> Result<(), ApiError> {
+    pub(crate) async fn sound(&self) -> Result<(), CoreError> {
         if let Some(why) = &self.broken {
             return Err(self.refusal(why));
         }
@@ -113,8 +113,8 @@ impl Ledger {
         }
     }
 
-    fn refusal(&self, why: &str) -> ApiError {
-        ApiError::new(
+    fn refusal(&self, why: &str) -> CoreError {
+        CoreError::new(
             ErrorCode::LedgerBroken,
             format!("the ledger of {} does not hold: {why}", self.key.public().log()),
             format!(
@@ -125,7 +125,7 @@ impl Ledger {
     }
 
     /// Signs what there is by now, waits until it is on the disk and keeps the head before anybody sees it.
-    pub(crate) async fn sign(&self) -> Result<Signed, ApiError> {
+    pub(crate) async fn sign(&self) -> Result<Signed, CoreError> {
         if let Some(why) = &self.broken {
             return Err(self.refusal(why));
         }
@@ -141,7 +141,7 @@ impl Ledger {
         let (path, note) = (self.head_path.clone(), signed.note.clone());
         blocking(move || {
             write_private(&path, &note).map_err(|error| {
-                ApiError::new(
+                CoreError::new(
                     crate::open_error::io_code(&error),
                     format!("the ledger's head {} could not be kept: {error}", path.display()),
                     "check that the disk of the data directory is writable and not full",

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bay_store::StoreError;
 use bay_types::backend::BackendName;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{CoreError, ErrorCode};
 
 /// Why the core could not take up its work.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum OpenError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("what an earlier daemon left could not be put in order: {0}")]
-    Adopt(ApiError),
+    Adopt(CoreError),
     #[error("the ledger's key {} cannot be used: {why}", path.display())]
     LedgerKey { path: PathBuf, why: String },
     #[error("{} cannot be used for the gateway: {why}", path.display())]
@@ -31,11 +31,11 @@ pub enum OpenError {
 impl OpenError {
     /// The error as a person sees it.
     #[must_use]
-    pub fn to_api(&self) -> ApiError {
+    pub fn to_api(&self) -> CoreError {
         let (code, next) = match self {
             Self::Store(error) => return error.to_api(),
             Self::Adopt(error) => {
-                return ApiError { message: self.to_string(), ..error.clone() };
+                return CoreError { message: self.to_string(), ..error.clone() };
             }
             Self::DataDir { source, .. } => (
                 io_code(source),
@@ -56,7 +56,7 @@ impl OpenError {
                 (ErrorCode::InvalidInput, format!("the backends on this host are: {known}"))
             }
         };
-        ApiError::new(code, bay_types::error::chain(self), next)
+        CoreError::new(code, bay_types::error::chain(self), next)
     }
 }
 

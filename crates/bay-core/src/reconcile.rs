@@ -22,7 +22,7 @@ use bay_types::event::egress::EgressClosed;
 use bay_types::exec::EndReason;
 use bay_types::guest::{GuestInfo, Shutdown};
 use bay_types::runtime::RuntimeHandle;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{Action, CoreError, ErrorCode, Hint};
 use bytes::Bytes;
 use http::Method;
 use tokio::sync::watch;
@@ -97,7 +97,7 @@ struct Reconciler {
 enum Pass {
     /// With the reason when something that was asked for on the way was refused.
     Settled {
-        refused: Option<ApiError>,
+        refused: Option<CoreError>,
     },
     Deleted {
         kept_workspace: Option<std::path::PathBuf>,
@@ -202,7 +202,7 @@ impl Reconciler {
     }
 
     /// Steps until there is nothing to do.
-    async fn pass(&mut self) -> Result<Pass, ApiError> {
+    async fn pass(&mut self) -> Result<Pass, CoreError> {
         let handle = Arc::clone(&self.handle);
         let _at_work = handle.at_work.lock().await;
         if let Some(why) = &handle.driver_missing {
@@ -249,7 +249,7 @@ impl Reconciler {
                 return Err(error);
             }
         }
-        Err(ApiError::new(
+        Err(CoreError::new(
             ErrorCode::Internal,
             format!("the bay {} does not come to rest", self.handle.name),
             "this is a defect of Workbay; the daemon's log has the details",
@@ -258,7 +258,7 @@ impl Reconciler {
 
     /// Writes down why a step did not succeed. A freeze or thaw that failed leaves the bay as it is seen; anything else
     /// makes it failed.
-    async fn fail(&mut self, step: Step, look: Look, error: &ApiError) -> Result<(), ApiError> {
+    async fn fail(&mut self, step: Step, look: Look, error: &CoreError) -> Result<(), CoreError> {
         let reason = error.message.clone();
         let draft = Draft::of(BayFailed {
             step: format!("{step:?}"),
@@ -289,7 +289,7 @@ impl Reconciler {
         self.handle.update(&self.daemon.store, draft, change).await.map(drop)
     }
 
-    async fn update(&self, draft: Draft, change: impl FnOnce(&mut BayRow)) -> Result<BayRow, ApiError> {
+    async fn update(&self, draft: Draft, change: impl FnOnce(&mut BayRow)) -> Result<BayRow, CoreError> {
         self.handle.update(&self.daemon.store, Some(draft), change).await
     }
 
@@ -333,7 +333,7 @@ impl Reconciler {
     }
 
     /// What was on record is gone: say so, and take away what it left.
-    async fn note_loss(&mut self, row: &BayRow) -> Result<(), ApiError> {
+    async fn note_loss(&mut self, row: &BayRow) -> Result<(), CoreError> {
         self.handle.close_egress().await;
         self.read_out().await;
         self.idler = None;
@@ -347,14 +347,17 @@ impl Reconciler {
         let died = note_loss(&self.daemon, &self.handle, died).await?;
         self.why = format!("{died}; started again");
         if restart.is_none() {
-            return Err(ApiError::new(
+            return Err(CoreError::new(
                 ErrorCode::BayFailed,
                 format!(
                     "the guest died {} times within {} minutes",
                     MAX_RESTARTS + 1,
                     RESTART_WINDOW.as_secs() / 60
                 ),
-                format!("`bay start {0}` tries again; `bay replace {0}` gives it a fresh root", row.name),
+                Hint::new(
+                    "{} tries again; {} gives it a fresh root",
+                    [Action::StartBay((&row.name).into()), Action::ReplaceBay((&row.name).into())],
+                ),
             ));
         }
         Ok(())
@@ -382,7 +385,7 @@ impl Reconciler {
         }
     }
 
-    async fn clear_runtime(&mut self) -> Result<(), ApiError> {
+    async fn clear_runtime(&mut self) -> Result<(), CoreError> {
         self.handle.close_egress().await;
         self.follower = None;
         self.idler = None;
@@ -392,14 +395,14 @@ impl Reconciler {
         self.handle.backend.clear(self.handle.id).await.map_err(|e| refusal(&e))
     }
 
-    async fn clear(&mut self) -> Result<(), ApiError> {
+    async fn clear(&mut self) -> Result<(), CoreError> {
         self.clear_runtime().await?;
         self.update(Draft::of(BayCleared {}), |row| row.runtime = None).await?;
         execs::close_all(&self.daemon, &self.handle, EndReason::Lost).await;
         Ok(())
     }
 
-    async fn make_disk(&mut self, row: &BayRow) -> Result<(), ApiError> {
+    async fn make_disk(&mut self, row: &BayRow) -> Result<(), CoreError> {
         let id = row.id;
         let image = row.image_id;
         let disk_mib = row.spec.limits.disk_mib;
@@ -427,7 +430,7 @@ impl Reconciler {
     }
 
     /// Makes the files those of a checkpoint.
-    async fn restore(&mut self, row: &BayRow) -> Result<(), ApiError> {
+    async fn restore(&mut self, row: &BayRow) -> Result<(), CoreError> {
         let Some(point) = row.restore_wanted else { return Ok(()) };
         let (id, state) = (row.id, row.thaw_from.is_some());
         let restored = self.handle.with_files(move |files| files.restore(id, point, state)).await;
@@ -465,7 +468,7 @@ impl Reconciler {
         Ok(())
     }
 
-    async fn replace_root(&mut self, row: &BayRow) -> Result<(), ApiError> {
+    async fn replace_root(&mut self, row: &BayRow) -> Result<(), CoreError> {
         let Some(image) = row.replace_with else { return Ok(()) };
         if row.disk_ready {
             let id = row.id;
@@ -484,7 +487,7 @@ impl Reconciler {
         Ok(())
     }
 
-    async fn start(&mut self, row: &BayRow) -> Result<(), ApiError> {
+    async fn start(&mut self, row: &BayRow) -> Result<(), CoreError> {
         if row.state != State::Starting {
             // A start somebody asked for is already called one; this one follows from what was noted before.
             if self.why.is_empty() {
@@ -517,15 +520,15 @@ impl Reconciler {
     }
 
     /// A guest runs: it must answer before the bay counts as running.
-    async fn confirm(&mut self, row: &BayRow) -> Result<(), ApiError> {
+    async fn confirm(&mut self, row: &BayRow) -> Result<(), CoreError> {
         let Some(record) = &row.runtime else { return Ok(()) };
         let info = tokio::select! {
             biased;
             info = self.handle.guest.json::<GuestInfo>(Method::GET, "/v1/info", Bytes::new(), GUEST_READY_WITHIN) => info,
-            () = self.handle.backend.wait_gone(record) => Err(ApiError::new(
+            () = self.handle.backend.wait_gone(record) => Err(CoreError::new(
                 ErrorCode::BayFailed,
                 "the guest ended before it answered",
-                "`bay doctor` tells what this host lacks; the daemon's log has more",
+                Hint::new("{} tells what this host lacks; the daemon's log has more", [Action::Doctor]),
             )),
         };
         let info = match info {
@@ -536,7 +539,7 @@ impl Reconciler {
                 // A start is whole or nothing.
                 self.clear_runtime().await?;
                 self.handle.update(&self.daemon.store, None, |row| row.runtime = None).await?;
-                return Err(ApiError { code: ErrorCode::BayFailed, ..error });
+                return Err(CoreError { code: ErrorCode::BayFailed, ..error });
             }
         };
         let why = std::mem::take(&mut self.why);
@@ -567,7 +570,7 @@ impl Reconciler {
         tokio::time::timeout(DYING_WITHIN, self.handle.backend.wait_gone(record)).await.is_ok()
     }
 
-    async fn pause(&mut self, row: &BayRow) -> Result<(), ApiError> {
+    async fn pause(&mut self, row: &BayRow) -> Result<(), CoreError> {
         self.handle.backend.pause(row.id).await.map_err(|e| refusal(&e))?;
         self.update(Draft::of(BayPaused { on_disk: false }), |row| {
             row.state = State::Paused;
@@ -577,7 +580,7 @@ impl Reconciler {
         Ok(())
     }
 
-    async fn resume(&mut self, row: &BayRow) -> Result<(), ApiError> {
+    async fn resume(&mut self, row: &BayRow) -> Result<(), CoreError> {
         self.handle.backend.resume(row.id).await.map_err(|e| refusal(&e))?;
         self.update(Draft::of(BayResumed {}), |row| {
             row.state = State::Running;
@@ -589,7 +592,7 @@ impl Reconciler {
         Ok(())
     }
 
-    async fn stop(&mut self, row: &BayRow, seen: Seen) -> Result<(), ApiError> {
+    async fn stop(&mut self, row: &BayRow, seen: Seen) -> Result<(), CoreError> {
         let replacing = row.replace_with.is_some();
         let restoring = row.restore_wanted.is_some();
         // One that failed and is tried again by itself stays what it was called, with the reason.
@@ -663,7 +666,7 @@ impl Reconciler {
 
     /// Everything that runs is on disk: it goes without being asked. Its execs are not over: they stand still, and whoever
     /// follows one waits for them.
-    async fn let_go(&mut self) -> Result<(), ApiError> {
+    async fn let_go(&mut self) -> Result<(), CoreError> {
         self.clear_runtime().await?;
         self.update(Draft::of(BayPaused { on_disk: true }), |row| {
             row.runtime = None;
@@ -675,7 +678,7 @@ impl Reconciler {
         Ok(())
     }
 
-    async fn forsake(&self) -> Result<(), ApiError> {
+    async fn forsake(&self) -> Result<(), CoreError> {
         let reason = Some("a paused bay cannot come back".to_owned());
         self.update(Draft::of(BayStopped { reason }), |row| {
             row.desired = Desired::Stopped;
@@ -686,7 +689,7 @@ impl Reconciler {
         Ok(())
     }
 
-    async fn delete(&mut self, row: &BayRow) -> Result<Pass, ApiError> {
+    async fn delete(&mut self, row: &BayRow) -> Result<Pass, CoreError> {
         if row.state != State::Deleting {
             self.update(Draft::of(BayDeleting {}), |row| row.state = State::Deleting).await?;
         }
@@ -723,7 +726,11 @@ impl Reconciler {
 
 /// A bay's PID 1 is gone without anybody asking: the record says so, what it left is cleared, its execs are closed.
 /// Returns the reason as it was written down.
-pub(crate) async fn note_loss(daemon: &Daemon, handle: &BayHandle, reason: &str) -> Result<String, ApiError> {
+pub(crate) async fn note_loss(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    reason: &str,
+) -> Result<String, CoreError> {
     // The counters go with the bay's groups. Memory that no process holds, as in /dev/shm, is freed by ending none: the
     // kernel takes one after the other, and PID 1 last.
     let counted = handle.backend.limit_events(handle.id);

@@ -13,7 +13,7 @@ use bay_backend::{Backend, BayFiles, LimitEvents};
 use bay_store::{BayRow, CheckpointNew, CheckpointRow, Draft, Store};
 use bay_types::bay::STOP_GRACE_S;
 use bay_types::traffic::DroppedPackets;
-use bay_types::{ApiError, BayId, BayName, CheckpointName, ErrorCode, ExecId};
+use bay_types::{Action, BayId, BayName, CheckpointName, CoreError, ErrorCode, ExecId, Hint};
 use tokio::sync::{Notify, watch};
 
 use crate::backends::{Backends, BayBackend, without_driver};
@@ -30,7 +30,7 @@ pub(crate) const MAX_STOP_GRACE: Duration = Duration::from_secs(600);
 pub struct Settled {
     /// The wish up to which this is the answer.
     pub asked: u64,
-    pub error: Option<ApiError>,
+    pub error: Option<CoreError>,
     pub deleted: bool,
     pub kept_workspace: Option<PathBuf>,
 }
@@ -156,15 +156,15 @@ impl BayHandle {
     }
 
     /// Refuses what needs the bay's driver where this daemon does not have it.
-    pub(crate) fn require_driver(&self) -> Result<(), ApiError> {
+    pub(crate) fn require_driver(&self) -> Result<(), CoreError> {
         self.driver_missing.as_ref().map_or(Ok(()), |why| Err(without_driver(&self.name, why)))
     }
 
     /// Runs blocking work on the bay's files off the async threads.
-    pub(crate) async fn with_files<T, F>(&self, work: F) -> Result<T, ApiError>
+    pub(crate) async fn with_files<T, F>(&self, work: F) -> Result<T, CoreError>
     where
         T: Send + 'static,
-        F: FnOnce(&dyn BayFiles) -> Result<T, ApiError> + Send + 'static,
+        F: FnOnce(&dyn BayFiles) -> Result<T, CoreError> + Send + 'static,
     {
         let files = self.backend.files();
         blocking(move || work(&*files)).await
@@ -203,7 +203,7 @@ impl BayHandle {
         store: &Store,
         event: Option<Draft>,
         change: impl FnOnce(&mut BayRow),
-    ) -> Result<BayRow, ApiError> {
+    ) -> Result<BayRow, CoreError> {
         let _order = self.edit.lock().await;
         let row = store.bay_update(self.id, event, change).await.map_err(|e| e.to_api())?;
         self.row.send_replace(row.clone());
@@ -216,7 +216,7 @@ impl BayHandle {
         store: &Store,
         new: CheckpointNew,
         event: impl FnOnce(&CheckpointRow) -> Draft,
-    ) -> Result<CheckpointRow, ApiError> {
+    ) -> Result<CheckpointRow, CoreError> {
         let _order = self.edit.lock().await;
         let (made, row) = store.checkpoint_add(new, event).await.map_err(|e| e.to_api())?;
         self.row.send_replace(row);
@@ -229,7 +229,7 @@ impl BayHandle {
         store: &Store,
         gone: CheckpointName,
         event: &Draft,
-    ) -> Result<(), ApiError> {
+    ) -> Result<(), CoreError> {
         let _order = self.edit.lock().await;
         let row = store.checkpoint_remove(self.id, gone, event).await.map_err(|e| e.to_api())?;
         self.row.send_replace(row);
@@ -241,10 +241,10 @@ impl BayHandle {
     pub(crate) async fn ask(
         &self,
         store: &Store,
-        fits: impl FnOnce(&BayRow) -> Result<(), ApiError>,
+        fits: impl FnOnce(&BayRow) -> Result<(), CoreError>,
         event: Draft,
         change: impl FnOnce(&mut BayRow),
-    ) -> Result<u64, ApiError> {
+    ) -> Result<u64, CoreError> {
         self.require_driver()?;
         let _order = self.edit.lock().await;
         fits(&self.row.borrow())?;
@@ -268,6 +268,8 @@ impl BayHandle {
     /// A wish that failed stays so: another pass may follow at once and find nothing to do, before whoever asked has
     /// looked.
     pub(crate) fn settle(&self, settled: Settled) {
+        // Below, a bay has an id; a person knows its name, and may have asked about another bay.
+        let settled = Settled { error: settled.error.map(|error| error.about(&self.name)), ..settled };
         self.settled.send_if_modified(|last| {
             let failed_before = last.asked == settled.asked && last.error.is_some() && !settled.deleted;
             if !failed_before {
@@ -278,15 +280,15 @@ impl BayHandle {
     }
 
     /// Waits until the reconciler has dealt with the wish.
-    pub async fn outcome(&self, asked: u64, within: Duration) -> Result<Settled, ApiError> {
+    pub async fn outcome(&self, asked: u64, within: Duration) -> Result<Settled, CoreError> {
         let mut settled = self.settled.subscribe();
         let outcome = tokio::time::timeout(within, settled.wait_for(|s| s.asked >= asked || s.deleted)).await;
         match outcome {
             Ok(Ok(settled)) => Ok(settled.clone()),
-            Ok(Err(_)) | Err(_) => Err(ApiError::new(
+            Ok(Err(_)) | Err(_) => Err(CoreError::new(
                 ErrorCode::Interrupted,
                 format!("the bay {} is still on its way after {} s", self.name, within.as_secs()),
-                format!("the work goes on; `bay show {}` tells how far it is", self.name),
+                Hint::new("the work goes on; {} tells how far it is", [Action::ShowBay((&self.name).into())]),
             )),
         }
     }
@@ -420,7 +422,7 @@ impl Registry {
     }
 
     /// By name or id.
-    pub(crate) fn find(&self, given: &str) -> Result<Arc<BayHandle>, ApiError> {
+    pub(crate) fn find(&self, given: &str) -> Result<Arc<BayHandle>, CoreError> {
         let bays = self.bays.read().unwrap_or_else(PoisonError::into_inner);
         let found = match given.parse::<BayId>() {
             Ok(id) => bays.get(&id),
@@ -429,11 +431,12 @@ impl Registry {
         found.cloned().ok_or_else(|| {
             let shown: String = given.chars().take(BayName::MAX_LEN * 2).collect();
             let names = bays.values().map(|handle| handle.name.as_str());
-            let next = match closest(&shown, names) {
-                Some(name) => format!("did you mean {name}? `bay ls` shows the bays there are"),
-                None => "`bay ls` shows the bays there are; `bay up --name NAME` makes one".to_owned(),
+            let list = Hint::new("{} shows the bays there are", [Action::ListBays]);
+            let hint = match closest(&shown, names) {
+                Some(name) => Hint::from(format!("did you mean {name}? ")).then(list),
+                None => list.and(Hint::new("{} makes one", [Action::MakeNamedBay])),
             };
-            ApiError::new(ErrorCode::BayNotFound, format!("there is no bay {shown:?}"), next)
+            CoreError::new(ErrorCode::BayNotFound, format!("there is no bay {shown:?}"), hint)
         })
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bay_guest::spool::{Piece, Reader, SpoolError};
 use bay_types::frame::{Frame, Gap, GapReason, HEADER_LEN, MAX_PAYLOAD, output_header};
 use bay_types::service::{ServiceRun, ServiceView};
-use bay_types::{ApiError, ErrorCode, ExecId};
+use bay_types::{Action, CoreError, ErrorCode, ExecId, Hint, HintBay};
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
 use tokio::sync::mpsc;
@@ -25,24 +25,24 @@ fn open(state: &PathBuf) -> std::io::Result<OwnedFd> {
 }
 
 /// The services of a bay as its last guest wrote them down.
-pub(crate) async fn services(state: PathBuf) -> Result<Vec<ServiceView>, ApiError> {
+pub(crate) async fn services(state: PathBuf) -> Result<Vec<ServiceView>, CoreError> {
     blocking(move || {
-        let dir = open(&state).map_err(|e| ApiError::internal(&e))?;
+        let dir = open(&state).map_err(|e| CoreError::internal(&e))?;
         Ok(bay_guest::stored_services(dir.as_fd()))
     })
     .await
 }
 
-/// The kept output from `since` on as frames, ended by `last`.
+/// The kept output from `since` on as frames, ended by `last` or by an error.
 pub(crate) async fn output(
     state: PathBuf,
     id: ExecId,
     since: u64,
-    last: Option<Frame>,
-) -> Result<mpsc::Receiver<Bytes>, ApiError> {
+    last: Option<Result<Frame, CoreError>>,
+) -> Result<mpsc::Receiver<Result<Bytes, CoreError>>, CoreError> {
     let (sender, receiver) = mpsc::channel(IN_FLIGHT);
     let reader = blocking(move || {
-        let dir = open(&state).map_err(|e| ApiError::internal(&e))?;
+        let dir = open(&state).map_err(|e| CoreError::internal(&e))?;
         let status = bay_guest::spool::read_status(dir.as_fd(), id).map_err(|e| to_api(&e))?;
         Reader::open(dir.as_fd(), &status, since).map_err(|e| to_api(&e))
     })
@@ -53,21 +53,26 @@ pub(crate) async fn output(
 
 /// Sends until the end, a damaged spot, or a reader that has gone. A blocking thread is taken for one piece at a time:
 /// somebody who reads slowly must not hold one.
-async fn send(mut reader: Reader, last: Option<Frame>, to: mpsc::Sender<Bytes>) {
+async fn send(
+    mut reader: Reader,
+    last: Option<Result<Frame, CoreError>>,
+    to: mpsc::Sender<Result<Bytes, CoreError>>,
+) {
     loop {
         let Some((again, frame)) = next(reader, u64::MAX).await else { return };
         reader = again;
-        let (frame, more) = match frame {
-            Ok(Some((frame, _))) => (frame, true),
-            Ok(None) => match &last {
-                Some(last) => (last.to_bytes(), false),
-                None => return,
+        let last = match frame {
+            Ok(Some((frame, _))) => match to.send(Ok(frame.into())).await {
+                Ok(()) => continue,
+                Err(_) => return,
             },
-            Err(error) => (Frame::Error(to_api(&error)).to_bytes(), false),
+            Ok(None) => last.map(|last| last.map(|frame| frame.to_bytes().into())),
+            Err(error) => Some(Err(to_api(&error))),
         };
-        if to.send(frame.into()).await.is_err() || !more {
-            return;
+        if let Some(last) = last {
+            let _ = to.send(last).await;
         }
+        return;
     }
 }
 
@@ -76,11 +81,11 @@ pub(crate) async fn log(
     state: PathBuf,
     runs: Vec<ServiceRun>,
     since: u64,
-) -> Result<mpsc::Receiver<Bytes>, ApiError> {
+) -> Result<mpsc::Receiver<Bytes>, CoreError> {
     let (sender, receiver) = mpsc::channel(IN_FLIGHT);
     let dir = blocking(move || {
         let dir = open(&state).and_then(|dir| bay_guest::stored_runs(dir.as_fd()));
-        dir.map_err(|e| ApiError::internal(&e))
+        dir.map_err(|e| CoreError::internal(&e))
     })
     .await?;
     tokio::spawn(send_log(Arc::new(dir), runs, since, sender));
@@ -159,10 +164,13 @@ fn read_next(reader: &mut Reader, most: u64) -> Next {
     })
 }
 
-fn to_api(error: &SpoolError) -> ApiError {
-    ApiError::new(
+fn to_api(error: &SpoolError) -> CoreError {
+    CoreError::new(
         ErrorCode::PathNotFound,
         bay_types::error::chain(error),
-        "the output of this exec is gone; `bay execs ls NAME` shows what is known of it",
+        Hint::new(
+            "the output of this exec is gone; {} shows what is known of it",
+            [Action::ListExecs(HintBay::OfRequest)],
+        ),
     )
 }

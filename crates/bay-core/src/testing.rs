@@ -9,7 +9,7 @@ use bay_policy::CompiledPolicy;
 use bay_store::BayRow;
 use bay_types::exec::{EndReason, Exit};
 use bay_types::frame::Frame;
-use bay_types::{ApiError, BayId, ExecId};
+use bay_types::{BayId, CoreError, ExecId};
 use tokio::sync::watch;
 
 pub use crate::follow::follow;
@@ -40,7 +40,7 @@ pub async fn ended(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit: Exit) 
 ///
 /// # Errors
 /// If the store cannot be read.
-pub async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Result<Frame, ApiError> {
+pub async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Result<Frame, CoreError> {
     execs::end_of(daemon, handle, id).await
 }
 
@@ -58,7 +58,7 @@ pub async fn effective(daemon: &Daemon, handle: &BayHandle) -> Arc<CompiledPolic
 ///
 /// # Errors
 /// If the store cannot be written.
-pub async fn drop_grants(daemon: &Daemon, handle: &BayHandle, why: &str) -> Result<(), ApiError> {
+pub async fn drop_grants(daemon: &Daemon, handle: &BayHandle, why: &str) -> Result<(), CoreError> {
     policy::drop_grants(daemon, handle, why).await
 }
 

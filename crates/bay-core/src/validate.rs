@@ -4,7 +4,7 @@
 use std::path::{Component, Path};
 
 use bay_types::bay::{BayCreate, Limits, Mount};
-use bay_types::{ApiError, BayName, ErrorCode};
+use bay_types::{Action, BayName, CoreError, ErrorCode, Hint};
 
 use crate::host_size::HostSize;
 
@@ -17,13 +17,13 @@ const MAX_PATH: usize = 4095;
 const KEPT_TARGETS: [&str; 6] =
     ["/proc", "/sys", "/dev", "/run", bay_types::guest::HOME, bay_types::guest::WORKSPACE];
 
-fn invalid(message: impl Into<String>, next: impl Into<String>) -> ApiError {
-    ApiError::new(ErrorCode::InvalidInput, message, next)
+fn invalid(message: impl Into<String>, next: impl Into<Hint>) -> CoreError {
+    CoreError::new(ErrorCode::InvalidInput, message, next)
 }
 
-pub(crate) fn name(given: &str) -> Result<BayName, ApiError> {
+pub(crate) fn name(given: &str) -> Result<BayName, CoreError> {
     given.parse().map_err(|e: bay_types::id::ParseIdError| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::InvalidName,
             e.to_string(),
             format!("try {:?}", BayName::slug(given).as_str()),
@@ -31,7 +31,7 @@ pub(crate) fn name(given: &str) -> Result<BayName, ApiError> {
     })
 }
 
-pub(crate) fn limits(limits: &Limits, host: HostSize) -> Result<(), ApiError> {
+pub(crate) fn limits(limits: &Limits, host: HostSize) -> Result<(), CoreError> {
     let low = |flag: &str, given: String, least: String| {
         Err(invalid(
             format!("{flag} {given} is less than a bay can live with"),
@@ -39,7 +39,7 @@ pub(crate) fn limits(limits: &Limits, host: HostSize) -> Result<(), ApiError> {
         ))
     };
     let high = |flag: &str, given: String, has: String| {
-        Err(ApiError::new(
+        Err(CoreError::new(
             ErrorCode::NotEnough,
             format!("{flag} {given} is more than this host has ({has})"),
             format!("ask for at most {has}, or leave {flag} out"),
@@ -67,7 +67,7 @@ pub(crate) fn limits(limits: &Limits, host: HostSize) -> Result<(), ApiError> {
             return low("--disk-mib", disk.to_string(), Limits::MIN_DISK_MIB.to_string());
         }
         if disk > host.disk_mib {
-            return Err(ApiError::new(
+            return Err(CoreError::new(
                 ErrorCode::NotEnough,
                 format!(
                     "--disk-mib {disk} is more than the pool can hold ({} MiB, with what it may still grow)",
@@ -107,7 +107,7 @@ pub(crate) fn limits(limits: &Limits, host: HostSize) -> Result<(), ApiError> {
 const MIN_IDLE_STOP_S: u64 = 2;
 const MAX_IDLE_STOP_S: u64 = 30 * 24 * 60 * 60;
 
-pub(crate) fn idle_stop(seconds: Option<u64>) -> Result<(), ApiError> {
+pub(crate) fn idle_stop(seconds: Option<u64>) -> Result<(), CoreError> {
     match seconds {
         Some(given) if !(MIN_IDLE_STOP_S..=MAX_IDLE_STOP_S).contains(&given) => Err(invalid(
             format!("--idle-stop {given}s is not between {MIN_IDLE_STOP_S} seconds and 30 days"),
@@ -127,7 +127,7 @@ fn plain_absolute(path: &Path) -> bool {
         && path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)))
 }
 
-pub(crate) fn mounts(mounts: &[Mount]) -> Result<(), ApiError> {
+pub(crate) fn mounts(mounts: &[Mount]) -> Result<(), CoreError> {
     if mounts.len() > MAX_MOUNTS {
         return Err(invalid(
             format!("{} mounts were asked for; a bay has at most {MAX_MOUNTS}", mounts.len()),
@@ -172,7 +172,7 @@ fn shown(path: &Path) -> String {
 }
 
 /// Everything about a new bay that can be checked without touching anything.
-pub(crate) fn create(create: &BayCreate, host: HostSize) -> Result<Option<BayName>, ApiError> {
+pub(crate) fn create(create: &BayCreate, host: HostSize) -> Result<Option<BayName>, CoreError> {
     let name = create.name.as_deref().map(name).transpose()?;
     limits(&create.limits, host)?;
     idle_stop(create.idle_stop_s)?;
@@ -186,14 +186,14 @@ pub(crate) fn create(create: &BayCreate, host: HostSize) -> Result<Option<BayNam
     if create.image.is_empty() || create.image.len() > MAX_PATH || create.image.contains('\0') {
         return Err(invalid(
             "the image's name is empty or too long",
-            "`bay images ls` shows the images there are",
+            Hint::new("{} shows the images there are", [Action::ListImages]),
         ));
     }
     Ok(name)
 }
 
 /// A path inside a bay, for files and archives. What it leads to is the guest's to find out, safely.
-pub(crate) fn bay_path(path: &str) -> Result<(), ApiError> {
+pub(crate) fn bay_path(path: &str) -> Result<(), CoreError> {
     if path.starts_with('/') && path.len() <= MAX_PATH && !path.contains('\0') {
         return Ok(());
     }
@@ -211,7 +211,7 @@ mod tests {
 
     const HOST: HostSize = HostSize { memory_mib: 1024, cpus: 2, disk_mib: 4096 };
 
-    fn code(result: Result<(), ApiError>) -> Option<ErrorCode> {
+    fn code(result: Result<(), CoreError>) -> Option<ErrorCode> {
         result.err().map(|e| e.code)
     }
 
@@ -294,7 +294,7 @@ mod tests {
     fn a_bad_name_comes_with_a_good_one() {
         let error = name("My Project!").unwrap_err();
         assert_eq!(error.code, ErrorCode::InvalidName);
-        assert!(error.next.contains("my-project"), "{}", error.next);
+        assert!(error.hint.worded(|_| None).contains("my-project"), "{error:?}");
     }
 
     proptest! {

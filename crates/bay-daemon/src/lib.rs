@@ -20,7 +20,7 @@ pub use bay_core::{ApprovalsConfig, Collector, EgressConfig};
 use bay_core::{Daemon, Fault, HostSize, OpenError, Parts};
 use bay_pool::{Pool, PoolOptions};
 use bay_store::Store;
-use bay_types::ApiError;
+use bay_types::CoreError;
 use bay_types::backend::BackendName;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -30,6 +30,7 @@ mod serve_error;
 mod startup;
 
 pub use bay_core::{SshKey, look_at_keys};
+pub use bay_front_rest::Words;
 pub use serve_error::ServeError;
 
 /// How a daemon is set up; parsed by the caller from flags and environment.
@@ -189,5 +190,5 @@ where
     F: FnOnce() -> Result<T, ServeError> + Send + 'static,
 {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|panic| OpenError::Adopt(ApiError::internal(&panic)))?
+    done.map_err(|panic| OpenError::Adopt(CoreError::internal(&panic)))?
 }

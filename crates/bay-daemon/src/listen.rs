@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode};
 use http::{HeaderMap, Request, header};
@@ -28,7 +28,6 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::serve_error::ServeError;
-use bay_front_rest::Failure;
 
 /// Callers at once; the next ones wait.
 const MAX_CONNECTIONS: usize = 4096;
@@ -181,7 +180,7 @@ impl Service<Request<Incoming>> for Door {
         if let Some(gate) = &self.gate
             && let Err(error) = gate.check(request.headers())
         {
-            return Box::pin(std::future::ready(Ok(Failure(error).into_response())));
+            return Box::pin(std::future::ready(Ok(bay_front_rest::encoded(error))));
         }
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(self.caller);

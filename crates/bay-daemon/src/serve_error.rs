@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use bay_core::{OpenError, io_code};
+use bay_front_rest::Words;
 use bay_pool::PoolError;
 use bay_store::StoreError;
 use bay_types::{ApiError, ErrorCode};
@@ -53,13 +54,13 @@ fn holder(pid: Option<u32>) -> String {
 }
 
 impl ServeError {
-    /// The error as a person sees it.
+    /// The error as a person sees it, in the words of the CLI, which started the daemon.
     #[must_use]
     pub fn to_api(&self) -> ApiError {
         let (code, next) = match self {
-            Self::Store(error) => return error.to_api(),
-            Self::Pool(error) => return error.to_api(),
-            Self::Core(error) => return error.to_api(),
+            Self::Store(error) => return Words::default().error(error.to_api()),
+            Self::Pool(error) => return Words::default().error(error.to_api()),
+            Self::Core(error) => return Words::default().error(error.to_api()),
             Self::DataDir { source, .. } => (
                 io_code(source),
                 "check that the disk is there, writable and not full, or give another --data-dir".to_owned(),

@@ -18,6 +18,7 @@ use serde::Deserialize;
 
 use crate::request::{Caller, Input, NoQuery, Parent, Shared};
 use crate::response::{Failure, Json, progress_then_result};
+use crate::words::Words;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new()
@@ -104,10 +105,11 @@ async fn create(
     State(daemon): Shared,
     Caller(who): Caller,
     Parent(parent): Parent,
+    words: Words,
     Input(wanted): Input<BayCreate>,
 ) -> Result<Response, Failure> {
     let creation = create::begin(&daemon, &who, wanted, parent)?;
-    Ok(progress_then_result(|teller| creation.run(teller)))
+    Ok(progress_then_result(words, |teller| creation.run(teller)))
 }
 
 async fn remove(

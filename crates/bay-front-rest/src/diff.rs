@@ -9,10 +9,12 @@ use axum::routing::get;
 use bay_core::Daemon;
 use bay_core::byte_stream::{json_lines, received};
 use bay_core::verbs::diff;
-use bay_types::diff::DiffAsk;
+use bay_types::diff::{DiffAsk, DiffLine};
+use futures_util::StreamExt;
 
 use crate::request::{Caller, Shared};
 use crate::response::{Failure, lines, progress_then_result};
+use crate::words::Words;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new().route("/v1/bays/{bay}/diff", get(diff)).route("/v1/bays/{bay}/review", get(review))
@@ -23,9 +25,14 @@ async fn diff(
     Caller(who): Caller,
     Path(bay): Path<String>,
     Query(ask): Query<DiffAsk>,
+    words: Words,
 ) -> Result<Response, Failure> {
-    let found = diff::diff(&daemon, &who, &bay, &ask).await?;
-    Ok(lines(json_lines(received(found))))
+    let found = received(diff::diff(&daemon, &who, &bay, &ask).await?);
+    let found = found.map(move |line| match line {
+        Ok(line) => line,
+        Err(error) => DiffLine::Failed { error: words.error(error) },
+    });
+    Ok(lines(json_lines(found)))
 }
 
 async fn review(
@@ -33,7 +40,8 @@ async fn review(
     Caller(who): Caller,
     Path(bay): Path<String>,
     Query(ask): Query<DiffAsk>,
+    words: Words,
 ) -> Result<Response, Failure> {
     let review = diff::begin_review(&daemon, &who, &bay, ask).await?;
-    Ok(progress_then_result(|teller| review.run(teller)))
+    Ok(progress_then_result(words, |teller| review.run(teller)))
 }

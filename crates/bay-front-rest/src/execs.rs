@@ -12,14 +12,15 @@ use bay_core::Daemon;
 use bay_core::verbs::execs::verbs::{self, Frames};
 use bay_types::exec::{ExecSpec, ExecView, SignalRequest, Signalled};
 use bay_types::frame::{INPUT, UPGRADE};
-use bay_types::{ApiError, ErrorCode, InputId};
+use bay_types::{CoreError, ErrorCode, InputId};
 use http::{HeaderMap, StatusCode, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 
 use crate::request::{Caller, Input, NoQuery, Parent, Shared};
-use crate::response::{Failure, Json, octets};
+use crate::response::{Failure, Json, frames};
+use crate::words::Words;
 
 /// Bytes moved at once between caller and guest, per direction.
 const SPLICE_BUFFER: usize = 256 * 1024;
@@ -125,7 +126,7 @@ fn switch(request: &mut Request) -> Result<OnUpgrade, Failure> {
         && asked(request.headers(), header::CONNECTION, "upgrade");
     match request.extensions_mut().remove::<OnUpgrade>() {
         Some(switch) if fits => Ok(switch),
-        _ => Err(Failure(ApiError::new(
+        _ => Err(Failure(CoreError::new(
             ErrorCode::InvalidInput,
             format!("attaching needs the headers `Connection: Upgrade` and `Upgrade: {UPGRADE}`"),
             "`GET …/output` gives the same frames without an upgrade",
@@ -138,7 +139,7 @@ fn named_input(request: &Request) -> Result<Option<InputId>, Failure> {
     let Some(value) = request.headers().get(INPUT) else { return Ok(None) };
     let id = value.to_str().ok().and_then(|text| text.parse().ok());
     id.map(Some).ok_or_else(|| {
-        Failure(ApiError::new(
+        Failure(CoreError::new(
             ErrorCode::InvalidInput,
             format!("the header `{INPUT}` names no input"),
             "send `input_` and 32 lower-case hexadecimal digits, the same ones each time the client attaches",
@@ -187,8 +188,9 @@ async fn output(
     Caller(who): Caller,
     Path((bay, exec)): Path<(String, String)>,
     Query(query): Query<OutputQuery>,
+    words: Words,
 ) -> Result<Response, Failure> {
-    Ok(octets(verbs::output(&daemon, &who, &bay, &exec, query.since, query.follow).await?))
+    Ok(frames(words, verbs::output(&daemon, &who, &bay, &exec, query.since, query.follow).await?))
 }
 
 async fn signal(

@@ -9,7 +9,7 @@ use axum::routing::get;
 use bay_core::Answer;
 use bay_core::Daemon;
 use bay_core::verbs::files::{self, Place, Upload};
-use bay_types::ApiError;
+use bay_types::CoreError;
 use bay_types::guest::FileStat;
 use futures_util::TryStreamExt;
 use http::{StatusCode, header};
@@ -82,7 +82,7 @@ async fn pack(
 /// Hands the bytes of a request to a verb. What a refusal leaves of them is read while its answer is on the way.
 async fn upload<T, F>(request: Request, verb: impl FnOnce(Upload) -> F) -> Result<T, Failure>
 where
-    F: Future<Output = Result<T, ApiError>>,
+    F: Future<Output = Result<T, CoreError>>,
 {
     let length = request.headers().get(header::CONTENT_LENGTH);
     let length = length.and_then(|value| value.to_str().ok()?.parse().ok());

@@ -11,6 +11,7 @@ use http::StatusCode;
 
 use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json, progress_then_result};
+use crate::words::Words;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new().route("/v1/images", get(list).post(import)).route("/v1/images/{image}", delete(remove))
@@ -28,9 +29,10 @@ async fn import(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
+    words: Words,
     Input(import): Input<ImageImport>,
 ) -> Response {
-    progress_then_result(|teller| async move { images::import(&daemon, &who, import, teller).await })
+    progress_then_result(words, |teller| async move { images::import(&daemon, &who, import, teller).await })
 }
 
 async fn remove(

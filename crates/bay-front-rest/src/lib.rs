@@ -1,5 +1,5 @@
 //! The REST front: thin handlers that parse a request, call a verb and encode its outcome as JSON. Every error, also one
-//! of the router's own, is an [`ApiError`] body.
+//! of the router's own, is an [`ApiError`] body, with hints in the words of this front ([`words`]).
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bay_core::{Daemon, plain_text};
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{ApiError, CoreError, ErrorCode};
 use http::{HeaderValue, StatusCode, header};
 
 mod approvals;
@@ -32,14 +32,13 @@ mod response;
 mod secrets;
 mod services;
 mod timeline;
+mod words;
 mod workspaces;
 
 use request::{MAX_JSON, Shared};
-pub use response::Failure;
-use response::Json;
+use response::{Failure, Json};
+pub use words::Words;
 
-/// Longest body of an error.
-const MAX_ERROR: usize = 64 << 10;
 /// Longest body of the router's own that is turned into an [`ApiError`].
 const MAX_PLAIN_ERROR: usize = 4096;
 
@@ -65,34 +64,36 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
         .merge(timeline::routes())
         .merge(workspaces::routes())
         .fallback(|request: Request| async move {
-            Failure(ApiError::new(
+            Failure(CoreError::new(
                 ErrorCode::PathNotFound,
                 format!("the API has no {}", plain_text(request.uri().path())),
                 "the CLI and the daemon may be of different releases; compare `bay --version` on both",
             ))
         })
         .layer(DefaultBodyLimit::max(MAX_JSON))
-        .layer(axum::middleware::map_response(plain_to_json))
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&daemon), name_in_hints))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&daemon), encode_errors))
         .with_state(daemon)
 }
 
-/// Much of what goes wrong in a bay is told by those who do not know what it is called; they write `NAME`.
-async fn name_in_hints(State(daemon): Shared, request: Request, next: Next) -> Response {
+/// Gives errors the words of this front. Handlers whose errors come later than their answer get the [`Words`] from the
+/// request's extensions.
+async fn encode_errors(State(daemon): Shared, mut request: Request, next: Next) -> Response {
     let given = request.uri().path().strip_prefix("/v1/bays/").and_then(|rest| rest.split('/').next());
+    // Before the request: it may remove the bay.
     let name = given.and_then(|given| bay_core::verbs::bays::name_of(&daemon, given));
-    let response = next.run(request).await;
-    let failed = response.status().is_client_error() || response.status().is_server_error();
-    let Some(name) = name.filter(|_| failed) else { return response };
-    let (parts, body) = response.into_parts();
-    let body = axum::body::to_bytes(body, MAX_ERROR).await.unwrap_or_default();
-    match serde_json::from_slice::<ApiError>(&body) {
-        Ok(mut error) if error.next.contains(" NAME") => {
-            error.next = error.next.replace(" NAME", &format!(" {name}"));
-            (parts.status, Json(error)).into_response()
-        }
-        _ => Response::from_parts(parts, body.into()),
+    let words = Words::new(name.map(|name| name.to_string()));
+    request.extensions_mut().insert(words.clone());
+    let mut response = next.run(request).await;
+    match response.extensions_mut().remove::<CoreError>() {
+        Some(error) => encoded(words.error(error)),
+        None => plain_to_json(response).await,
     }
+}
+
+/// The answer for an error, also one by whoever stands before the router.
+#[must_use]
+pub fn encoded(error: ApiError) -> Response {
+    (response::status(error.code.http_status()), Json(error)).into_response()
 }
 
 /// The router and its extractors answer some errors as plain text; callers are promised JSON.

@@ -14,6 +14,7 @@ use http::StatusCode;
 
 use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json, progress_then_result};
+use crate::words::Words;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new()
@@ -56,9 +57,10 @@ async fn sync(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
+    words: Words,
     Input(sync): Input<RepoSync>,
 ) -> Response {
-    progress_then_result(|teller| async move { repos::sync(&daemon, &who, &sync.repo, teller).await })
+    progress_then_result(words, |teller| async move { repos::sync(&daemon, &who, &sync.repo, teller).await })
 }
 
 async fn remove(

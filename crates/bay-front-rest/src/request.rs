@@ -1,5 +1,5 @@
 //! What handlers read from a request: the caller, its JSON, its place in a trace. A request that does not fit is refused
-//! with an [`ApiError`], never ignored in part.
+//! with an [`CoreError`], never ignored in part.
 
 use std::sync::Arc;
 
@@ -7,11 +7,12 @@ use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use bay_core::{Daemon, plain_text};
 use bay_types::principal::Principal;
 use bay_types::trace::{TRACEPARENT, Traceparent};
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{CoreError, ErrorCode};
 use http::request::Parts;
 use serde::de::DeserializeOwned;
 
 use crate::response::Failure;
+use crate::words::Words;
 
 /// Longest JSON body: a command line with every byte escaped.
 pub(crate) const MAX_JSON: usize = 8 << 20;
@@ -28,14 +29,14 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
         let bytes = bytes::Bytes::from_request(request, state).await.map_err(|e| {
-            Failure(ApiError::new(
+            Failure(CoreError::new(
                 ErrorCode::InvalidInput,
                 format!("the request's body could not be read: {}", e.body_text()),
                 format!("a body is JSON of at most {MAX_JSON} bytes"),
             ))
         })?;
         serde_json::from_slice(&bytes).map(Self).map_err(|e| {
-            Failure(ApiError::new(
+            Failure(CoreError::new(
                 ErrorCode::InvalidInput,
                 format!("the request's body does not fit: {}", plain_text(&e.to_string())),
                 "the CLI and the daemon may be of different releases; compare `bay --version` on both",
@@ -54,7 +55,7 @@ impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
         match parts.uri.query() {
             None | Some("") => Ok(Self),
-            Some(query) => Err(Failure(ApiError::new(
+            Some(query) => Err(Failure(CoreError::new(
                 ErrorCode::InvalidInput,
                 format!(
                     "{} takes no query, and {:?} was given",
@@ -77,12 +78,20 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
         // Put there by the listener for every connection; without it nobody is trusted.
         parts.extensions.get::<Principal>().copied().map(Self).ok_or_else(|| {
-            Failure(ApiError::new(
+            Failure(CoreError::new(
                 ErrorCode::NotRoot,
                 "the caller is not known",
                 "connect through the daemon's socket",
             ))
         })
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Words {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Self::Rejection> {
+        Ok(parts.extensions.get().cloned().unwrap_or_default())
     }
 }
 

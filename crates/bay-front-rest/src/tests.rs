@@ -55,8 +55,8 @@ struct Scripted {
     oom_kills: Arc<AtomicU64>,
 }
 
-fn no_disk() -> ApiError {
-    ApiError::new(ErrorCode::Interrupted, "there is no disk here", "")
+fn no_disk() -> CoreError {
+    CoreError::new(ErrorCode::Interrupted, "there is no disk here", "")
 }
 
 #[async_trait]

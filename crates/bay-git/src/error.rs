@@ -3,7 +3,7 @@
 use std::io;
 
 use bay_types::error::chain;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{Action, CoreError, ErrorCode, Hint, HintBay};
 
 pub(crate) type Result<T> = std::result::Result<T, GitError>;
 
@@ -40,23 +40,27 @@ impl GitError {
 
     /// The error as a caller of the API sees it.
     #[must_use]
-    pub fn to_api(&self) -> ApiError {
-        let (code, next) = match self {
-            Self::Missing => {
-                (ErrorCode::HostUnfit, "install the package git (on Debian and Ubuntu: apt install git)")
-            }
+    pub fn to_api(&self) -> CoreError {
+        let (code, hint) = match self {
+            Self::Missing => (
+                ErrorCode::HostUnfit,
+                "install the package git (on Debian and Ubuntu: apt install git)".into(),
+            ),
             Self::System { .. } if self.is_full_disk() => {
-                (ErrorCode::NotEnough, "free some space on that disk")
+                (ErrorCode::NotEnough, "free some space on that disk".into())
             }
-            Self::System { .. } => return ApiError::internal(self),
+            Self::System { .. } => return CoreError::internal(self),
             Self::Failed { .. } => {
-                (ErrorCode::RepoFetch, "check the repository with `git fsck` and try again")
+                (ErrorCode::RepoFetch, "check the repository with `git fsck` and try again".into())
             }
             Self::Refused { .. } => (
                 ErrorCode::WorkRefused,
-                "nothing was written; look at the repository inside: `bay exec NAME -- git fsck --strict`",
+                Hint::new(
+                    "nothing was written; look at the repository inside: {}",
+                    [Action::CheckRepository(HintBay::OfRequest)],
+                ),
             ),
         };
-        ApiError::new(code, chain(self), next)
+        CoreError::new(code, chain(self), hint)
     }
 }

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use bay_backend::files::{BayFiles, BayUsage, Result, WorkspaceFrom};
 use bay_types::checkpoint::Point;
-use bay_types::{ApiError, BayId, CheckpointName, ImageId};
+use bay_types::{BayId, CheckpointName, CoreError, ImageId};
 
 use crate::{Pool, PoolError};
 
 fn told<T>(done: std::result::Result<T, PoolError>) -> Result<T> {
-    done.map_err(|error: PoolError| -> ApiError { error.to_api() })
+    done.map_err(|error: PoolError| -> CoreError { error.to_api() })
 }
 
 impl BayFiles for Pool {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use bay_git::GitError;
 use bay_text::foreign;
 use bay_types::error::chain;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{Action, CoreError, ErrorCode, Hint, HintBay};
 use rustix::io::Errno;
 
 pub(crate) type Result<T> = std::result::Result<T, PoolError>;
@@ -24,7 +24,8 @@ pub enum PoolError {
         source: io::Error,
     },
     #[error(
-        "the disk below the pool {pool} is too full: {needed_mib} MiB are needed, {free_mib} MiB may be used"
+        "the disk below the pool {pool} is too full: {needed_mib} MiB are \
+         needed, {free_mib} MiB may be used"
     )]
     HostFull { pool: PathBuf, needed_mib: u64, free_mib: u64 },
     #[error("could not {doing}: the pool is full")]
@@ -71,8 +72,8 @@ pub enum PoolError {
     ImageInUse { image: String, bays: u64 },
     #[error("could not import {source_name}: {why}")]
     ImageImport { source_name: String, why: String },
-    #[error("{bay} holds {held_mib} MiB of disk already, more than the {mib} MiB it was to have")]
-    QuotaInUse { bay: String, held_mib: u64, mib: u64 },
+    #[error("the bay holds {held_mib} MiB of disk already, more than the {mib} MiB it was to have")]
+    QuotaInUse { held_mib: u64, mib: u64 },
     #[error("bay {bay} has no files on this pool")]
     BayFilesMissing { bay: String },
     #[error("no workspace {workspace:?} is kept")]
@@ -102,113 +103,125 @@ pub enum PoolError {
 impl PoolError {
     /// The error as the API returns it.
     #[must_use]
-    pub fn to_api(&self) -> ApiError {
-        let (code, next) = match self {
+    pub fn to_api(&self) -> CoreError {
+        let (code, hint) = match self {
             Self::ProgramMissing { package, .. } => (
                 ErrorCode::HostUnfit,
-                format!("install the package {package} (on Debian and Ubuntu: apt install {package})"),
+                Hint::from(format!(
+                    "install the package {package} (on Debian and Ubuntu: apt install {package})"
+                )),
             ),
-            Self::QuotaInUse { .. } => (
-                ErrorCode::BayState,
-                "remove files in it first, or give it more; the old limits hold".to_owned(),
-            ),
+            Self::QuotaInUse { .. } => {
+                (ErrorCode::BayState, "remove files in it first, or give it more; the old limits hold".into())
+            }
             Self::HostUnfit { .. } => {
-                (ErrorCode::HostUnfit, "`bay doctor` tells what this host lacks".to_owned())
+                (ErrorCode::HostUnfit, Hint::new("{} tells what this host lacks", [Action::Doctor]))
             }
             Self::HostFull { .. } => (
                 ErrorCode::PoolFull,
-                "free space on that disk, or place the pool on another one with --pool DIR".to_owned(),
+                "free space on that disk, or place the pool on another one with --pool DIR".into(),
             ),
             Self::Full { .. } => (
                 ErrorCode::PoolFull,
-                "remove bays, images or repositories (`bay rm`, `bay images rm`, `bay repos rm`) or free space on the disk below the pool"
-                    .to_owned(),
+                Hint::new(
+                    "remove bays, images or repositories ({}, {}, {}) or free space on the disk below the pool",
+                    [Action::RemoveAnyBay, Action::RemoveImage, Action::RemoveRepo],
+                ),
             ),
-            Self::Quota { .. } => (
-                ErrorCode::DiskLimit,
-                "delete something in the bay, or give it more with `bay set NAME --disk-mib N`; `bay show NAME` tells the limit"
-                    .to_owned(),
-            ),
+            Self::Quota { .. } => (ErrorCode::DiskLimit, Hint::disk_limit()),
             Self::Damaged { pool, .. } => (
                 ErrorCode::PoolDamaged,
-                format!(
+                Hint::from(format!(
                     "nothing was changed; restore {} from a backup, or move it away to begin with an empty pool",
                     pool.display()
-                ),
+                )),
             ),
             Self::Lost { .. } => (
                 ErrorCode::PoolDamaged,
-                "nothing was changed; put the pool back, or name the right one with --pool DIR".to_owned(),
+                "nothing was changed; put the pool back, or name the right one with --pool DIR".into(),
             ),
             Self::ReadOnly { .. } | Self::TurnedReadOnly { .. } => (
                 ErrorCode::PoolReadOnly,
-                "nothing was changed; the kernel's log (`dmesg`) has the reason; repair the disk, unmount the pool and start the daemon again"
-                    .to_owned(),
+                "nothing was changed; the kernel's log (`dmesg`) has the reason; \
+                 repair the disk, unmount the pool and start the daemon again"
+                    .into(),
             ),
             Self::Failing { .. } => (
                 ErrorCode::PoolDamaged,
-                "the kernel's log (`dmesg`) has the reason; check the disk below the pool before anything else".to_owned(),
+                "the kernel's log (`dmesg`) has the reason; check the disk below the pool before \
+                 anything else"
+                    .into(),
             ),
-            Self::Io { .. } => return ApiError::internal(self),
-            Self::Invalid { .. } => (ErrorCode::InvalidInput, "give another value".to_owned()),
+            Self::Io { .. } => return CoreError::internal(self),
+            Self::Invalid { .. } => (ErrorCode::InvalidInput, "give another value".into()),
             Self::ImageNotFound { .. } => (
                 ErrorCode::ImageNotFound,
-                "`bay images ls` shows what there is; `bay images import` makes one".to_owned(),
+                Hint::new("{} shows what there is; {} makes one", [Action::ListImages, Action::ImportImage]),
             ),
-            Self::ImageInUse { .. } => {
-                (ErrorCode::ImageInUse, "remove those bays first; `bay ls` shows them".to_owned())
-            }
+            Self::ImageInUse { .. } => (
+                ErrorCode::ImageInUse,
+                Hint::new("remove those bays first; {} shows them", [Action::ListBays]),
+            ),
             Self::ImageImport { .. } => (
                 ErrorCode::ImageImport,
-                "check that the source exists and that you may read it, then import again".to_owned(),
+                "check that the source exists and that you may read it, then import again".into(),
             ),
             Self::BayFilesMissing { .. } => (
                 ErrorCode::BayFailed,
-                "remove the bay with `bay rm` and make it again".to_owned(),
+                Hint::new("remove the bay with {} and make it again", [Action::RemoveAnyBay]),
             ),
-            Self::KeptNotFound { .. } => {
-                (ErrorCode::WorkspaceNotFound, "`bay workspaces ls` shows those there are".to_owned())
-            }
-            Self::CheckpointNotFound { .. } => {
-                (ErrorCode::CheckpointNotFound, "`bay checkpoints ls NAME` shows those there are".to_owned())
-            }
+            Self::KeptNotFound { .. } => (
+                ErrorCode::WorkspaceNotFound,
+                Hint::new("{} shows those there are", [Action::ListWorkspaces]),
+            ),
+            Self::CheckpointNotFound { .. } => (
+                ErrorCode::CheckpointNotFound,
+                Hint::new("{} shows those there are", [Action::ListCheckpoints(HintBay::OfRequest)]),
+            ),
             Self::RepoNotFound { .. } => {
-                (ErrorCode::RepoNotFound, "`bay repos ls` shows what there is".to_owned())
+                (ErrorCode::RepoNotFound, Hint::new("{} shows what there is", [Action::ListRepos]))
             }
             Self::RepoFetch { .. } => (
                 ErrorCode::RepoFetch,
-                "check the address and the network; `git ls-remote ADDRESS` shows the same failure".to_owned(),
+                "check the address and the network; `git ls-remote ADDRESS` shows the same failure".into(),
             ),
             Self::RepoAuth { .. } => (
                 ErrorCode::RepoAuth,
-                "the daemon holds no credentials; clone it yourself and give the path: `bay up PATH`".to_owned(),
+                Hint::new(
+                    "the daemon holds no credentials; clone it yourself and give the path: {}",
+                    [Action::MakeBayFromPath],
+                ),
             ),
             Self::RepoAbsent { .. } => (
                 ErrorCode::RepoFetch,
-                "check the address; some servers say the same of a private one: clone that yourself and give the path"
-                    .to_owned(),
+                "check the address; some servers say the same of a private one: clone \
+                 that yourself and give the path"
+                    .into(),
             ),
             Self::RepoLocal { .. } => (
                 ErrorCode::InvalidInput,
-                "`bay up PATH` sends its commits, the new ones too".to_owned(),
+                Hint::new("{} sends its commits, the new ones too", [Action::MakeBayFromPath]),
             ),
-            Self::RepoEmpty { .. } => {
-                (ErrorCode::RepoEmpty, "make a first commit, or use `bay up` without a repository".to_owned())
-            }
+            Self::RepoEmpty { .. } => (
+                ErrorCode::RepoEmpty,
+                Hint::new("make a first commit, or use {} without a repository", [Action::MakeBay]),
+            ),
             Self::RefNotFound { .. } => (
                 ErrorCode::RefNotFound,
-                "`bay repos sync` fetches what is new; check the name with `git ls-remote`".to_owned(),
+                Hint::new("{} fetches what is new; check the name with `git ls-remote`", [Action::SyncRepos]),
             ),
-            Self::Bundle { .. } => (
-                ErrorCode::RepoFetch,
-                "check the repository with `git fsck` and try again".to_owned(),
-            ),
+            Self::Bundle { .. } => {
+                (ErrorCode::RepoFetch, "check the repository with `git fsck` and try again".into())
+            }
             Self::Git { .. } => (
                 ErrorCode::RepoFetch,
-                "`bay repos rm` and a new `bay up` rebuild the cache of this repository".to_owned(),
+                Hint::new(
+                    "{} and a new {} rebuild the cache of this repository",
+                    [Action::RemoveRepo, Action::MakeBay],
+                ),
             ),
         };
-        ApiError::new(code, chain(self), next)
+        CoreError::new(code, chain(self), hint)
     }
 }
 

@@ -79,7 +79,7 @@ impl Pool {
         let before = self.uncounted_bytes(&disk)?;
         let held = counted.saturating_add(before);
         if held > bytes {
-            return Err(PoolError::QuotaInUse { bay: bay.to_string(), held_mib: held.div_ceil(MIB), mib });
+            return Err(PoolError::QuotaInUse { held_mib: held.div_ceil(MIB), mib });
         }
         btrfs::qgroup_limit(self.top()?, group, bytes.saturating_sub(before)).doing(doing)
     }

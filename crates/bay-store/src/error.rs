@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use bay_types::{ApiError, BayName, ErrorCode, ExecId};
+use bay_types::{Action, BayName, CoreError, ErrorCode, ExecId, Hint};
 
 /// Primary result codes of SQLite that have an error of their own here.
 mod code {
@@ -156,45 +156,52 @@ impl StoreError {
 
     /// The error as the API returns it.
     #[must_use]
-    pub fn to_api(&self) -> ApiError {
-        let (code, next) = match self {
+    pub fn to_api(&self) -> CoreError {
+        let (code, hint) = match self {
             Self::Damaged { path, .. } => (
                 ErrorCode::StoreDamaged,
-                format!(
+                Hint::from(format!(
                     "nothing was changed; restore {0} (and {0}-wal) from a backup, or move them away to start empty",
                     path.display()
-                ),
+                )),
             ),
             Self::Newer { .. } => {
-                (ErrorCode::StoreDamaged, "nothing was changed; run the newer release of Workbay".to_owned())
+                (ErrorCode::StoreDamaged, "nothing was changed; run the newer release of Workbay".into())
             }
             Self::ReadOnly { .. } => {
-                (ErrorCode::PoolReadOnly, "mount that disk read-write, then repeat the command".to_owned())
+                (ErrorCode::PoolReadOnly, "mount that disk read-write, then repeat the command".into())
             }
             Self::Full { .. } => {
-                (ErrorCode::PoolFull, "free some space on that disk, then repeat the command".to_owned())
+                (ErrorCode::PoolFull, "free some space on that disk, then repeat the command".into())
             }
-            Self::Reach { path, .. } => {
-                (ErrorCode::StoreDamaged, format!("check the permissions and the disk of {}", path.display()))
-            }
+            Self::Reach { path, .. } => (
+                ErrorCode::StoreDamaged,
+                Hint::from(format!("check the permissions and the disk of {}", path.display())),
+            ),
             Self::Busy { .. } => (
                 ErrorCode::Interrupted,
-                "repeat the command; nothing but the daemon should have its database open".to_owned(),
+                "repeat the command; nothing but the daemon should have its database open".into(),
             ),
             Self::NameTaken(name) => (
                 ErrorCode::BayExists,
-                format!("`bay show {name}` shows it; choose another name with --name, or `bay rm {name}`"),
+                Hint::new(
+                    "{} shows it; choose another name with --name, or {}",
+                    [Action::ShowBay(name.into()), Action::RemoveBays(vec![name.to_string()])],
+                ),
             ),
-            Self::BayUnknown(_) => (ErrorCode::BayNotFound, "`bay ls` shows the bays there are".to_owned()),
-            Self::IdsExhausted(_) => {
-                (ErrorCode::NotEnough, "remove bays that are no longer used with `bay rm`".to_owned())
+            Self::BayUnknown(_) => {
+                (ErrorCode::BayNotFound, Hint::new("{} shows the bays there are", [Action::ListBays]))
             }
+            Self::IdsExhausted(_) => (
+                ErrorCode::NotEnough,
+                Hint::new("remove bays that are no longer used with {}", [Action::RemoveAnyBay]),
+            ),
             Self::ExecConflict(_) => {
-                (ErrorCode::ExecConflict, "choose a new exec id for another command".to_owned())
+                (ErrorCode::ExecConflict, "choose a new exec id for another command".into())
             }
-            Self::Query { .. } | Self::Column { .. } => return ApiError::internal(self),
+            Self::Query { .. } | Self::Column { .. } => return CoreError::internal(self),
         };
-        ApiError::new(code, bay_types::error::chain(self), next)
+        CoreError::new(code, bay_types::error::chain(self), hint)
     }
 }
 

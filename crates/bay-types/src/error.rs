@@ -1,8 +1,12 @@
-//! The error type of the API and the CLI: a stable code, what happened and why, and what to do next.
+//! The error types: a stable code, what happened and why, and what to do next. [`CoreError`] is an error below the fronts,
+//! whose hint has no front's words yet; [`ApiError`] is the error as the API and the CLI show it.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+use crate::hint::{Action, Hint};
+use crate::id::BayName;
 
 macro_rules! error_codes {
     ($( $(#[$doc:meta])* $variant:ident = $text:literal, $status:literal, $exit:literal; )*) => {
@@ -158,11 +162,53 @@ impl ApiError {
     /// A defect of Workbay, with the chain of causes on one line.
     #[must_use]
     pub fn internal(error: &dyn std::error::Error) -> Self {
-        Self::new(
-            ErrorCode::Internal,
-            chain(error),
-            "this is a defect of Workbay; the daemon's log has the details",
-        )
+        Self::new(ErrorCode::Internal, chain(error), DEFECT)
+    }
+}
+
+/// What to do about a defect of Workbay.
+const DEFECT: &str = "this is a defect of Workbay; the daemon's log has the details";
+
+/// An error below the fronts. It has no encoding: a front says it in its own words first.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct CoreError {
+    pub code: ErrorCode,
+    /// What was tried, on what, and why it failed.
+    pub message: String,
+    /// What to do next.
+    pub hint: Hint,
+}
+
+impl CoreError {
+    #[must_use]
+    pub fn new(code: ErrorCode, message: impl Into<String>, hint: impl Into<Hint>) -> Self {
+        Self { code, message: message.into(), hint: hint.into() }
+    }
+
+    /// A defect of Workbay, with the chain of causes on one line.
+    #[must_use]
+    pub fn internal(error: &dyn std::error::Error) -> Self {
+        Self::new(ErrorCode::Internal, chain(error), DEFECT)
+    }
+
+    /// The error outside of the request that it was made for.
+    #[must_use]
+    pub fn about(self, bay: &BayName) -> Self {
+        Self { hint: self.hint.about(bay), ..self }
+    }
+
+    /// The error as a front shows it. `words` is the front's table of actions.
+    #[must_use]
+    pub fn worded(self, words: impl Fn(&Action) -> Option<String>) -> ApiError {
+        ApiError { code: self.code, message: self.message, next: self.hint.worded(words) }
+    }
+}
+
+/// An error that has its text already, from a part that has no actions to point at.
+impl From<ApiError> for CoreError {
+    fn from(error: ApiError) -> Self {
+        Self::new(error.code, error.message, error.next)
     }
 }
 

@@ -96,7 +96,7 @@ impl ExecSpec {
     pub fn check(&self) -> Result<(), ApiError> {
         let invalid = |message: &str, next: &str| Err(ApiError::new(ErrorCode::InvalidInput, message, next));
         if self.argv.first().is_none_or(String::is_empty) {
-            return invalid("there is no command to run", "write `bay exec NAME -- COMMAND ARGUMENTS…`");
+            return invalid("there is no command to run", "name the program, and its arguments after it");
         }
         if self.argv.len() > Self::MAX_ARGUMENTS || self.env.len() > Self::MAX_ARGUMENTS {
             return invalid(

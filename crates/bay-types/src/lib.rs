@@ -33,6 +33,7 @@
 //! | [`notify`]  | CLI ↔ daemon: webhooks that announce approvals       |
 //! | [`policy`]  | CLI ↔ daemon: what may leave a bay, and why          |
 //! | [`secret`]  | CLI ↔ daemon ↔ guest: credentials that bays never hold |
+//! | [`hint`]    | nothing: what an error advises, before a front puts it into words |
 //! | [`principal`] | nothing: who makes a request, and by which door    |
 //! | [`progress`]| daemon → caller, during long work                    |
 #![forbid(unsafe_code)]
@@ -48,6 +49,7 @@ pub mod event;
 pub mod exec;
 pub mod frame;
 pub mod guest;
+pub mod hint;
 pub mod id;
 pub mod image;
 pub mod inside;
@@ -71,7 +73,8 @@ pub mod traffic;
 pub mod usage;
 pub mod watch;
 
-pub use error::{ApiError, ErrorCode};
+pub use error::{ApiError, CoreError, ErrorCode};
+pub use hint::{Action, Hint, HintBay};
 pub use id::{ApprovalId, BayId, BayName, CheckpointName, ExecId, ImageId, InputId, RepoId};
 
 /// The version of the product, printed by `bay --version` and compared between daemon and guest.

@@ -128,7 +128,7 @@ pub(super) fn appends(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
 }
 
 async fn append_rounds(path: &Path, rounds: usize) -> Result<Scored, ApiError> {
-    let store = Store::open(path).await.map_err(|error| error.to_api())?;
+    let store = Store::open(path).await.map_err(|error| ApiError::internal(&error))?;
     let mut durable = Series::of("appended and on the disk", Unit::PerSecond, &[Bar::Is(20_000.0)]);
     let mut committed = Series::of("appended", Unit::PerSecond, &[]);
     for _ in 0..rounds {
@@ -186,7 +186,7 @@ async fn append(store: &Store, durable: bool) -> Result<f64, ApiError> {
         });
     }
     while let Some(done) = callers.join_next().await {
-        done.map_err(|error| ApiError::internal(&error))?.map_err(|error| error.to_api())?;
+        done.map_err(|error| ApiError::internal(&error))?.map_err(|error| ApiError::internal(&error))?;
     }
     #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
     Ok(EVENTS as f64 / begin.elapsed().as_secs_f64())

@@ -31,7 +31,7 @@ use bay_types::event::approval::{
     ApprovalAllowed, ApprovalDenied, ApprovalDropped, ApprovalExpired, ApprovalRevoked,
 };
 use bay_types::principal::INSIDE;
-use bay_types::{ApiError, ApprovalId, BayId, CheckpointName, ExecId};
+use bay_types::{ApprovalId, BayId, CheckpointName, CoreError, ExecId};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Notify, OwnedMutexGuard, broadcast, watch};
 
@@ -339,7 +339,7 @@ impl Approvals {
         key: Key,
         card: Approval,
         parts: Parts,
-    ) -> Result<Arc<Question>, ApiError> {
+    ) -> Result<Arc<Question>, CoreError> {
         let event = card::asked(&card);
         let row = ApprovalRow { key: key.0.clone(), card: card.clone(), uses_left: None };
         let seq = self.store.approval_add(&row, &event).await.map_err(|e| e.to_api())?;
@@ -355,7 +355,7 @@ impl Approvals {
     }
 
     /// Nobody waits for an older one of the same kind any more, and whoever answers shall see what is held.
-    pub(crate) async fn supersede(&self, wish: &Wish) -> Result<Option<CheckpointName>, ApiError> {
+    pub(crate) async fn supersede(&self, wish: &Wish) -> Result<Option<CheckpointName>, CoreError> {
         let old = {
             let bays = self.bays();
             let questions = bays.get(&wish.card.bay).map(|of| of.questions.as_slice()).unwrap_or_default();
@@ -406,7 +406,7 @@ impl Approvals {
         &self,
         question: &Arc<Question>,
         settling: Settling,
-    ) -> Result<bool, ApiError> {
+    ) -> Result<bool, CoreError> {
         let Settling { stand, by, why, uses, lasting } = settling;
         let at = Timestamp::now();
         let (reach, until, any_body) = match &stand {
@@ -444,7 +444,7 @@ impl Approvals {
     }
 
     /// Ends an allow that could still be used, and what was let out by it. `false` if there is none.
-    pub(crate) async fn revoke(&self, card: &Approval, by: &str) -> Result<bool, ApiError> {
+    pub(crate) async fn revoke(&self, card: &Approval, by: &str) -> Result<bool, CoreError> {
         let event = Draft::of(ApprovalRevoked {
             approval: card.id.into(),
             digest: card.digest.clone(),
@@ -472,7 +472,7 @@ impl Approvals {
     }
 
     /// What its questions were about is gone: the bay was stopped, or begins anew.
-    pub(crate) async fn drop_all(&self, bay: BayId, why: &str) -> Result<(), ApiError> {
+    pub(crate) async fn drop_all(&self, bay: BayId, why: &str) -> Result<(), CoreError> {
         let dropped = self.store.approvals_drop(bay, why).await.map_err(|e| e.to_api())?;
         // The rate and what was denied stay: a bay can restore itself, and would ask without bounds.
         let denied = |question: &Arc<Question>| matches!(*question.stand.borrow(), Stand::Denied { .. });

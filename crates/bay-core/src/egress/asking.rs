@@ -8,7 +8,7 @@ use bay_gateway::{Caller, RecordId, Ruling, Sight, Waiting};
 use bay_policy::{CanonicalRequest, Decision, Explanation, Outcome, decide, explain};
 use bay_types::egress::Who;
 use bay_types::event::egress::{self, EgressDecided};
-use bay_types::{ApiError, ApprovalId};
+use bay_types::{ApprovalId, CoreError};
 use jiff::Timestamp;
 
 use super::decider::{BayDecider, decided, unrecorded, who, with_explanation};
@@ -121,7 +121,7 @@ impl BayDecider {
                     let explanation = Some(Box::new(explanation));
                     return Some(Ruling { id, decision, explanation, waiting: Some(waiting) });
                 }
-                Err(ApiError { message, .. }) => return Some(unrecorded(request, &message)),
+                Err(CoreError { message, .. }) => return Some(unrecorded(request, &message)),
             }
         }
     }

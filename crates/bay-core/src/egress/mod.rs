@@ -21,7 +21,7 @@ use bay_policy::CompiledPolicy;
 use bay_store::BayRow;
 use bay_types::guest::{DNS_PORT, GATEWAY_V4, GATEWAY_V6, PROXY_PORT};
 use bay_types::traffic::DroppedPackets;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{Action, CoreError, ErrorCode, Hint};
 use http::Method;
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -69,7 +69,7 @@ impl std::fmt::Debug for BayEgress {
 }
 
 impl BayEgress {
-    pub(crate) async fn open(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>) -> Result<Arc<Self>, ApiError> {
+    pub(crate) async fn open(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>) -> Result<Arc<Self>, CoreError> {
         let (egress, row) = (&daemon.egress, &handle.row());
         // Before the policy is read: a change in between is noticed.
         let changes = (daemon.policies.subscribe(row.id), daemon.secrets.subscribe());
@@ -243,10 +243,10 @@ async fn tell_guest(daemon: &Daemon, handle: &BayHandle) -> bool {
     told.is_ok()
 }
 
-fn closed(why: &str) -> ApiError {
-    ApiError::new(
+fn closed(why: &str) -> CoreError {
+    CoreError::new(
         ErrorCode::HostUnfit,
         format!("the way out of the bay could not be opened: {why}"),
-        "nothing leaves the bay until it is; `bay doctor` tells what this host lacks",
+        Hint::new("nothing leaves the bay until it is; {} tells what this host lacks", [Action::Doctor]),
     )
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bay_gateway::{Authority, Upstream};
 use bay_store::BayRow;
 use bay_types::guest::GatewaySsh;
-use bay_types::{ApiError, BayId};
+use bay_types::{BayId, CoreError};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -98,7 +98,7 @@ impl GatewaySettings {
     }
 
     /// The certificate authority of a bay, made when there is none.
-    pub(crate) async fn authority(&self, row: &BayRow) -> Result<Arc<Authority>, ApiError> {
+    pub(crate) async fn authority(&self, row: &BayRow) -> Result<Arc<Authority>, CoreError> {
         let decrypted = Arc::clone(self.authorities().entry(row.id).or_default());
         let read = async || {
             let (bay, parent) = (row.id, row.forked_from.as_ref().map(|from| from.bay));

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bay_types::ApiError;
+use bay_types::CoreError;
 use bay_types::approval::Approval;
 use bay_types::notify::{Delivery, Webhook};
 use bytes::Bytes;
@@ -224,10 +224,10 @@ pub(crate) async fn save(
     notify: &Notify,
     settings: &Arc<GatewaySettings>,
     kept: Vec<Kept>,
-) -> Result<(), ApiError> {
+) -> Result<(), CoreError> {
     let (path, settings) = (notify.path.clone(), Arc::clone(settings));
     blocking(move || {
-        let text = Zeroizing::new(serde_json::to_vec(&kept).map_err(|error| ApiError::internal(&error))?);
+        let text = Zeroizing::new(serde_json::to_vec(&kept).map_err(|error| CoreError::internal(&error))?);
         settings.keyring().write(&path, &text)
     })
     .await

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bay_types::policy::MAX_GRANTS;
-use bay_types::{ApiError, BayId, ErrorCode};
+use bay_types::{Action, BayId, CoreError, ErrorCode, Hint};
 use tokio::sync::watch;
 
 pub(crate) mod compile;
@@ -13,11 +13,11 @@ pub(crate) mod places;
 pub(crate) use compile::Effective;
 
 /// The error for a bay that has as many grants as a bay may have.
-pub(crate) fn too_many_grants(bay: &str) -> ApiError {
-    ApiError::new(
+pub(crate) fn too_many_grants(bay: &str) -> CoreError {
+    CoreError::new(
         ErrorCode::NotEnough,
         format!("{bay} has {MAX_GRANTS} grants, and no bay may have more"),
-        format!("`bay grants rm {bay} ID` takes one back; what is needed often is a rule"),
+        Hint::new("{} takes one back; what is needed often is a rule", [Action::RemoveGrant(bay.into())]),
     )
 }
 

@@ -2,7 +2,7 @@
 
 use bay_policy::{Place, Places};
 use bay_types::policy::{FoundPlace, FoundPlaces, MAX_PLACES};
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{CoreError, ErrorCode};
 
 use crate::channel::plain_text;
 
@@ -10,10 +10,10 @@ use crate::channel::plain_text;
 const MAX_FROM: usize = 200;
 
 /// What a caller found, checked and in one form. Credentials in a place are refused, so none is ever kept.
-pub(crate) fn checked(found: &FoundPlaces) -> Result<FoundPlaces, ApiError> {
-    let list = |places: &[FoundPlace]| -> Result<Vec<FoundPlace>, ApiError> {
+pub(crate) fn checked(found: &FoundPlaces) -> Result<FoundPlaces, CoreError> {
+    let list = |places: &[FoundPlace]| -> Result<Vec<FoundPlace>, CoreError> {
         if places.len() > MAX_PLACES {
-            return Err(ApiError::new(
+            return Err(CoreError::new(
                 ErrorCode::InvalidInput,
                 format!("{} places came with the policy", places.len()),
                 format!("at most {MAX_PLACES} of one kind are taken; write rules instead"),
@@ -29,9 +29,9 @@ pub(crate) fn checked(found: &FoundPlaces) -> Result<FoundPlaces, ApiError> {
     })
 }
 
-fn one(given: &FoundPlace) -> Result<FoundPlace, ApiError> {
+fn one(given: &FoundPlace) -> Result<FoundPlace, CoreError> {
     let place = Place::parse(&given.url).map_err(|refusal| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::InvalidInput,
             format!("a place that came with the policy cannot be used: {refusal}"),
             "places are https://HOST/PATH without credentials, query or fragment",

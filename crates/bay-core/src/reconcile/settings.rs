@@ -9,9 +9,9 @@
 
 use std::time::Duration;
 
-use bay_backend::{LimitSpec, Seen};
+use bay_backend::{BackendError, LimitSpec, Seen};
 use bay_store::{BayRow, Draft};
-use bay_types::ApiError;
+use bay_types::CoreError;
 use bay_types::bay::Limits;
 use bay_types::event::bay::{BaySetRefused, BaySettingsSet};
 use http::Method;
@@ -25,7 +25,7 @@ const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 impl Reconciler {
     /// Gives the reason back when what was asked for could not be had.
-    pub(super) async fn apply(&mut self, row: &BayRow, seen: Seen) -> Result<Option<ApiError>, ApiError> {
+    pub(super) async fn apply(&mut self, row: &BayRow, seen: Seen) -> Result<Option<CoreError>, CoreError> {
         self.settings_hold = true;
         let wanted = row.settings();
         let held = &row.spec.limits;
@@ -52,7 +52,7 @@ impl Reconciler {
                 row.settings_wanted.take_if(|now| *now == wanted);
             })
             .await?;
-            return Ok(Some(named(&error, row)));
+            return Ok(Some(error));
         }
         let draft = Draft::of(BaySettingsSet {
             limits: wanted.limits.clone().into(),
@@ -83,7 +83,7 @@ impl Reconciler {
     }
 
     /// A disk that is not made yet is made with its quota.
-    async fn set_quota(&self, row: &BayRow, limits: &Limits) -> Result<(), ApiError> {
+    async fn set_quota(&self, row: &BayRow, limits: &Limits) -> Result<(), CoreError> {
         let (id, mib) = (row.id, limits.disk_mib);
         let asked =
             row.settings_wanted.as_ref().is_some_and(|now| now.limits.disk_mib != row.spec.limits.disk_mib);
@@ -94,21 +94,16 @@ impl Reconciler {
     }
 
     /// What does not run gets its limits when it starts.
-    async fn set_groups(&self, row: &BayRow, limits: &Limits, seen: Seen) -> Result<(), ApiError> {
+    async fn set_groups(&self, row: &BayRow, limits: &Limits, seen: Seen) -> Result<(), CoreError> {
         if seen == Seen::Gone {
             return Ok(());
         }
         let spec = LimitSpec { bay: row.id, id_base: row.id_base, limits: limits.clone() };
-        self.handle.backend.set_limits(&spec).await.map_err(|e| refusal(&e))
-    }
-}
-
-/// Below the reconciler a bay is known by its id; its name is what a person knows.
-fn named(error: &ApiError, row: &BayRow) -> ApiError {
-    let rest = error.message.strip_prefix(&row.id.to_string());
-    ApiError {
-        message: rest.map_or_else(|| error.message.clone(), |rest| format!("{}{rest}", row.name)),
-        next: error.next.replace("NAME", row.name.as_str()),
-        code: error.code,
+        self.handle.backend.set_limits(&spec).await.map_err(|error| match &error {
+            BackendError::LimitInUse(held) => {
+                CoreError { message: format!("{} holds {held}", row.name), ..refusal(&error) }
+            }
+            _ => refusal(&error),
+        })
     }
 }

@@ -7,7 +7,7 @@ use bay_store::BayRow;
 use bay_types::checkpoint::Point;
 use bay_types::exec::EndReason;
 use bay_types::runtime::RuntimeHandle;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{Action, CoreError, ErrorCode, Hint, HintBay};
 
 use super::Reconciler;
 use crate::admission::Admitted;
@@ -22,7 +22,7 @@ const MAX_NOTES: usize = 4;
 
 impl Reconciler {
     /// PID 1 of a bay that begins anew, or goes on from where it was.
-    pub(super) async fn begin(&mut self, row: &BayRow) -> Result<RuntimeHandle, ApiError> {
+    pub(super) async fn begin(&mut self, row: &BayRow) -> Result<RuntimeHandle, CoreError> {
         // Whatever was granted was granted to what ran before.
         policy::drop_grants(&self.daemon, &self.handle, "the bay begins anew").await?;
         let spec = start_spec(&self.daemon, row).await?;
@@ -45,25 +45,24 @@ impl Reconciler {
                     })
                     .await?;
                 execs::close_all(&self.daemon, &self.handle, EndReason::Lost).await;
-                Err(ApiError::new(
+                let again = Action::Restore {
+                    bay: (&row.name).into(),
+                    checkpoint: from.checkpoint,
+                    files_only: false,
+                };
+                let again = Hint::new("{} tries again", [again]);
+                Err(CoreError::new(
                     if error.code == ErrorCode::BayFailed {
                         ErrorCode::MemoryUnavailable
                     } else {
                         error.code
                     },
                     format!("what ran at {} could not be brought back: {}", from.checkpoint, error.message),
-                    match from.bay == row.id {
-                        true => format!(
-                            "its files are in place: `bay start {0}` starts it anew from them; `bay restore {0} {1}` tries again",
-                            row.name, from.checkpoint
-                        ),
-                        false => {
-                            format!(
-                                "its files are in place: `bay start {}` starts it anew from them",
-                                row.name
-                            )
-                        }
-                    },
+                    Hint::new(
+                        "its files are in place: {} starts it anew from them",
+                        [Action::StartBay((&row.name).into())],
+                    )
+                    .and(if from.bay == row.id { again } else { Hint::default() }),
                 ))
             }
         }
@@ -75,7 +74,7 @@ impl Reconciler {
         daemon: &'a Daemon,
         row: &BayRow,
         from: Point,
-    ) -> Result<Admitted<'a>, ApiError> {
+    ) -> Result<Admitted<'a>, CoreError> {
         let needed = self.handle.with_files(move |files| files.checkpoint_memory_bytes(from)).await?;
         if let Ok(room) = daemon.admission.enter(needed) {
             return Ok(room);
@@ -84,15 +83,21 @@ impl Reconciler {
         self.handle.update(&daemon.store, None, |row| row.reason = reason).await?;
         daemon.admission.enter_in_turn(needed).await.map_err(|shortage| {
             let what = format!("what ran in {} at {}", row.name, from.checkpoint);
-            let next = format!(
-                "it stays on disk: stop other bays, then `bay resume {0}`; `bay stop {0}` and `bay start {0}` start it anew from its files",
-                row.name
+            let bay = HintBay::from(&row.name);
+            let hint = Hint::new(
+                "it stays on disk: stop other bays, then {}; {} and {} start it anew from its files",
+                [Action::ResumeBay(bay.clone()), Action::StopBay(bay.clone()), Action::StartBay(bay)],
             );
-            shortage.refusal(&what, next)
+            shortage.refusal(&what, hint)
         })
     }
 
-    async fn thaw(&mut self, row: &BayRow, spec: &StartSpec, from: Point) -> Result<RuntimeHandle, ApiError> {
+    async fn thaw(
+        &mut self,
+        row: &BayRow,
+        spec: &StartSpec,
+        from: Point,
+    ) -> Result<RuntimeHandle, CoreError> {
         // Whoever goes back to its own past stays who it is.
         let index = (from.bay != row.id).then(|| row.forked_from.as_ref().map_or(0, |from| from.index));
         let restored = self.handle.backend.restore(spec, from, index).await.map_err(|e| refusal(&e))?;

@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use bay_types::{ApiError, BayId, ErrorCode};
+use bay_types::{BayId, CoreError, ErrorCode};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -39,8 +39,8 @@ fn path(data_dir: &Path, bay: BayId) -> PathBuf {
     crate::gateway_files::dir(data_dir, bay).join(FILE)
 }
 
-fn broken(path: &Path, error: &dyn std::fmt::Display) -> ApiError {
-    ApiError::new(
+fn broken(path: &Path, error: &dyn std::fmt::Display) -> CoreError {
+    CoreError::new(
         ErrorCode::Internal,
         format!("{} could not be used: {error}", path.display()),
         "check the disk of the data directory",
@@ -54,7 +54,7 @@ impl Book {
         bay: BayId,
         parent: Option<BayId>,
         keys: &Keyring,
-    ) -> Result<Self, ApiError> {
+    ) -> Result<Self, CoreError> {
         if let Some(book) = Self::read(data_dir, bay, keys)? {
             return Ok(book);
         }
@@ -67,7 +67,7 @@ impl Book {
         Ok(begun)
     }
 
-    fn read(data_dir: &Path, bay: BayId, keys: &Keyring) -> Result<Option<Self>, ApiError> {
+    fn read(data_dir: &Path, bay: BayId, keys: &Keyring) -> Result<Option<Self>, CoreError> {
         let path = path(data_dir, bay);
         match keys.read(&path)? {
             None => Ok(None),
@@ -75,7 +75,7 @@ impl Book {
         }
     }
 
-    pub(crate) fn keep(&self, data_dir: &Path, bay: BayId, keys: &Keyring) -> Result<(), ApiError> {
+    pub(crate) fn keep(&self, data_dir: &Path, bay: BayId, keys: &Keyring) -> Result<(), CoreError> {
         let path = path(data_dir, bay);
         if let Some(dir) = path.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| broken(dir, &e))?;

@@ -7,7 +7,7 @@ use bay_gateway::scrub::Guesses;
 use bay_gateway::secrets::{Covered, Held, Named};
 use bay_policy::CompiledPolicy;
 use bay_types::secret::SecretText;
-use bay_types::{ApiError, BayId};
+use bay_types::{BayId, CoreError};
 use secrecy::SecretString;
 
 use super::former::Former;
@@ -36,7 +36,7 @@ impl Vault {
     }
 
     /// Has answers of a secret's hosts scrubbed of its value also when it is no secret any more.
-    pub(crate) fn remember(&self, secret: &Secret) -> Result<(), ApiError> {
+    pub(crate) fn remember(&self, secret: &Secret) -> Result<(), CoreError> {
         let mut former = self.former();
         let hosts = secret.hosts(&former);
         let place = (self.data_dir.as_path(), &*self.keys);
@@ -44,7 +44,7 @@ impl Vault {
     }
 
     /// Remembers what a secret was, if another value or fewer hosts take its place.
-    pub(crate) fn remember_before(&self, after: &Secret) -> Result<(), ApiError> {
+    pub(crate) fn remember_before(&self, after: &Secret) -> Result<(), CoreError> {
         let before = self.secrets().get(&after.kept.name).cloned();
         let Some(before) = before else { return Ok(()) };
         let fewer = {
@@ -60,7 +60,7 @@ impl Vault {
         &self,
         all: &[Arc<Secret>],
         policy: &CompiledPolicy,
-    ) -> Result<(), ApiError> {
+    ) -> Result<(), CoreError> {
         let mut grown = false;
         for secret in all {
             let rules = secret.named.iter().filter(|named| matches!(named, Named::Rule { .. }));

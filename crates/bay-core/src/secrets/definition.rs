@@ -2,7 +2,7 @@
 
 use bay_gateway::secrets::{Named, Slot};
 use bay_types::secret::{MAX_PLACES, MAX_SECRET_NAME, MAX_USES, SENTINEL_MARK, SecretFile, SecretSet};
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{CoreError, ErrorCode, Hint};
 use serde::Deserialize;
 
 use crate::channel::plain_text;
@@ -30,18 +30,18 @@ struct Preset {
     literal_bodies: bool,
 }
 
-pub(crate) fn wrong(message: impl Into<String>, next: impl Into<String>) -> ApiError {
-    ApiError::new(ErrorCode::SecretInvalid, message, next)
+pub(crate) fn wrong(message: impl Into<String>, next: impl Into<Hint>) -> CoreError {
+    CoreError::new(ErrorCode::SecretInvalid, message, next)
 }
 
 /// Whether this can be the name of a secret.
-pub(crate) fn name(name: &str) -> Result<(), ApiError> {
+pub(crate) fn name(name: &str) -> Result<(), CoreError> {
     let letters = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
     if begins && name.len() <= MAX_SECRET_NAME && name.bytes().all(letters) {
         return Ok(());
     }
-    Err(ApiError::new(
+    Err(CoreError::new(
         ErrorCode::InvalidName,
         format!("{:?} is not a name of a secret", plain_text(name)),
         format!("use up to {MAX_SECRET_NAME} letters, digits, hyphens and underscores, such as GITHUB_TOKEN"),
@@ -78,7 +78,7 @@ pub(crate) fn expand(name: &str, set: &mut SecretSet) {
 }
 
 /// Everything that was asked for can be done.
-pub(crate) fn check(set: &SecretSet) -> Result<Vec<Named>, ApiError> {
+pub(crate) fn check(set: &SecretSet) -> Result<Vec<Named>, CoreError> {
     if set.uses.is_empty() {
         let known = presets().into_keys().collect::<Vec<_>>().join(", ");
         return Err(wrong(
@@ -168,7 +168,7 @@ pub(crate) fn git_place(text: &str) -> (&str, &str) {
     text.split_once('@').unwrap_or((GIT_USER, text))
 }
 
-fn git(text: &str, named: &[Named]) -> Result<(), ApiError> {
+fn git(text: &str, named: &[Named]) -> Result<(), CoreError> {
     let (user, place) = git_place(text);
     let plain = |text: &str| {
         !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:[]".contains(&b))

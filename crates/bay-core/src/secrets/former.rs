@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bay_types::ApiError;
+use bay_types::CoreError;
 use bay_types::secret::SecretText;
 use jiff::{SignedDuration, Timestamp};
 use secrecy::{ExposeSecret, SecretString};
@@ -85,12 +85,12 @@ impl FormerValue {
 
 impl Former {
     /// What was kept, as far as its time is not over.
-    pub(crate) fn open(data_dir: &Path, keys: &Keyring) -> Result<Self, ApiError> {
+    pub(crate) fn open(data_dir: &Path, keys: &Keyring) -> Result<Self, CoreError> {
         let path = path(data_dir);
         let Some(read) = keys.read(&path)? else { return Ok(Self::default()) };
         // What is wrong in the text could have a value in it.
         let kept: KeptFormer = serde_json::from_slice(&read).map_err(|_| {
-            ApiError::internal(&std::io::Error::other(format!("{} is not of this release", path.display())))
+            CoreError::internal(&std::io::Error::other(format!("{} is not of this release", path.display())))
         })?;
         let now = Timestamp::now();
         let values = kept.values.into_iter().filter(|one| one.until > now).map(|one| {
@@ -99,7 +99,7 @@ impl Former {
         Ok(Self { values: values.collect(), rule_hosts: kept.rule_hosts })
     }
 
-    fn keep(&mut self, data_dir: &Path, keys: &Keyring) -> Result<(), ApiError> {
+    fn keep(&mut self, data_dir: &Path, keys: &Keyring) -> Result<(), CoreError> {
         let mut text = self.text()?;
         while text.len() > MAX_KEPT_BYTES && !self.values.is_empty() {
             self.values.remove(0);
@@ -108,7 +108,7 @@ impl Former {
         keys.write(&path(data_dir), &text)
     }
 
-    fn text(&self) -> Result<Zeroizing<Vec<u8>>, ApiError> {
+    fn text(&self) -> Result<Zeroizing<Vec<u8>>, CoreError> {
         let value = |one: &FormerValue| KeptValue {
             name: one.name.clone(),
             value: text(one.value.expose_secret()),
@@ -119,7 +119,7 @@ impl Former {
             values: self.values.iter().map(value).collect(),
             rule_hosts: self.rule_hosts.clone(),
         };
-        let text = serde_json::to_vec(&kept).map_err(|e| ApiError::internal(&std::io::Error::other(e)))?;
+        let text = serde_json::to_vec(&kept).map_err(|e| CoreError::internal(&std::io::Error::other(e)))?;
         Ok(Zeroizing::new(text))
     }
 
@@ -130,7 +130,7 @@ impl Former {
         value: &Arc<SecretString>,
         mut hosts: Vec<String>,
         (data_dir, keys): (&Path, &Keyring),
-    ) -> Result<(), ApiError> {
+    ) -> Result<(), CoreError> {
         let now = Timestamp::now();
         self.values.retain(|one| one.until > now);
         let same = |one: &FormerValue| one.name == name && one.value.expose_secret() == value.expose_secret();
@@ -169,7 +169,7 @@ impl Former {
         name: &str,
         hosts: impl IntoIterator<Item = String>,
         (data_dir, keys): (&Path, &Keyring),
-    ) -> Result<bool, ApiError> {
+    ) -> Result<bool, CoreError> {
         let known = self.rule_hosts.entry(name.to_owned()).or_default();
         let before = known.len();
         for host in hosts {

@@ -28,7 +28,7 @@ use bay_store::BayRow;
 use bay_types::secret::{
     Delivered, GitHeader, MAX_SECRETS, SENTINEL_MARK, SecretFile, SecretText, SecretView, SourceView,
 };
-use bay_types::{ApiError, BayId, ErrorCode};
+use bay_types::{Action, BayId, CoreError, ErrorCode, Hint};
 use jiff::{SignedDuration, Timestamp};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::{mpsc, watch};
@@ -245,13 +245,13 @@ impl Vault {
         self.secrets.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn find(&self, name: &str) -> Result<Arc<Secret>, ApiError> {
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<Secret>, CoreError> {
         self.keys.check()?;
         self.secrets().get(name).cloned().ok_or_else(|| {
-            ApiError::new(
+            CoreError::new(
                 ErrorCode::SecretNotFound,
                 format!("there is no secret {:?}", crate::channel::plain_text(name)),
-                "`bay secret ls` shows those there are",
+                Hint::new("{} shows those there are", [Action::ListSecrets]),
             )
         })
     }
@@ -261,12 +261,12 @@ impl Vault {
         self.changes.subscribe()
     }
 
-    pub(crate) fn list(&self) -> Result<Vec<SecretView>, ApiError> {
+    pub(crate) fn list(&self) -> Result<Vec<SecretView>, CoreError> {
         self.keys.check()?;
         Ok(self.secrets().values().map(|secret| secret.view()).collect())
     }
 
-    pub(crate) fn show(&self, name: &str) -> Result<SecretView, ApiError> {
+    pub(crate) fn show(&self, name: &str) -> Result<SecretView, CoreError> {
         Ok(self.find(name)?.view())
     }
 
@@ -289,20 +289,20 @@ impl Vault {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    pub(crate) fn has_room(&self, name: &str) -> Result<(), ApiError> {
+    pub(crate) fn has_room(&self, name: &str) -> Result<(), CoreError> {
         let all = self.secrets();
         if all.len() < MAX_SECRETS || all.contains_key(name) {
             return Ok(());
         }
-        Err(ApiError::new(
+        Err(CoreError::new(
             ErrorCode::NotEnough,
             format!("there are {MAX_SECRETS} secrets, and no daemon has more"),
-            "`bay secret rm NAME` takes one away",
+            Hint::new("{} takes one away", [Action::RemoveSecret]),
         ))
     }
 
     /// What the gateway of a bay knows: every secret that is the bay's own, and the sentinels of those that were.
-    pub(crate) fn of_bay(&self, row: &BayRow, policy: &CompiledPolicy) -> Result<Arc<Secrets>, ApiError> {
+    pub(crate) fn of_bay(&self, row: &BayRow, policy: &CompiledPolicy) -> Result<Arc<Secrets>, CoreError> {
         let (all, book) = self.those_of(row)?;
         let mut held: Vec<Held> = Vec::new();
         for secret in &all {
@@ -331,14 +331,14 @@ impl Vault {
     }
 
     /// What the guest of a bay is told.
-    pub(crate) fn delivered(&self, row: &BayRow) -> Result<Vec<Delivered>, ApiError> {
+    pub(crate) fn delivered(&self, row: &BayRow) -> Result<Vec<Delivered>, CoreError> {
         let (all, book) = self.those_of(row)?;
         let own = |secret: &Arc<Secret>| Some(deliver(secret, book.own.get(&secret.kept.name)?));
         Ok(all.iter().filter_map(own).collect())
     }
 
     /// The secrets that a bay has, and its sentinels, with new ones for what is new.
-    fn those_of(&self, row: &BayRow) -> Result<(Vec<Arc<Secret>>, Book), ApiError> {
+    fn those_of(&self, row: &BayRow) -> Result<(Vec<Arc<Secret>>, Book), CoreError> {
         self.keys.check()?;
         let mut all: Vec<Arc<Secret>> = self.secrets().values().cloned().collect();
         let book = self.book(row, &all)?;
@@ -351,7 +351,7 @@ impl Vault {
     }
 
     /// The bay's sentinels, with new ones for secrets that are new.
-    fn book(&self, row: &BayRow, all: &[Arc<Secret>]) -> Result<Book, ApiError> {
+    fn book(&self, row: &BayRow, all: &[Arc<Secret>]) -> Result<Book, CoreError> {
         let mut books = self.books();
         let parent = row.forked_from.as_ref().map(|from| from.bay);
         let mut book = match books.get(&row.id) {
@@ -363,7 +363,7 @@ impl Vault {
         for secret in all.iter().filter(|secret| secret.is_of(row.id, &ancestors)) {
             grown |= book
                 .add(&secret.kept.name, secret.kept.value.expose())
-                .map_err(|e| ApiError::internal(&e))?;
+                .map_err(|e| CoreError::internal(&e))?;
         }
         if grown {
             book.keep(&self.data_dir, row.id, &self.keys)?;

@@ -10,7 +10,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use bay_types::secret::{MAX_SECRETS, SecretFile, SecretText};
-use bay_types::{ApiError, BayId, ErrorCode};
+use bay_types::{BayId, CoreError, ErrorCode};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -73,8 +73,8 @@ impl Kept {
     }
 }
 
-fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> ApiError {
-    ApiError::new(
+fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> CoreError {
+    CoreError::new(
         ErrorCode::Internal,
         format!("{what} {} failed: {error}", path.display()),
         "check the disk of the data directory",
@@ -85,14 +85,14 @@ fn path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.{EXTENSION}"))
 }
 
-pub(crate) fn write(dir: &Path, kept: &Kept, keys: &Keyring) -> Result<(), ApiError> {
+pub(crate) fn write(dir: &Path, kept: &Kept, keys: &Keyring) -> Result<(), CoreError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| failed("making", dir, &e))?;
     let path = path(dir, &kept.name);
     let text = serde_json::to_vec(kept).map_err(|e| failed("writing", &path, &e))?;
     keys.write(&path, &Zeroizing::new(text))
 }
 
-pub(crate) fn remove(dir: &Path, name: &str) -> Result<(), ApiError> {
+pub(crate) fn remove(dir: &Path, name: &str) -> Result<(), CoreError> {
     let path = path(dir, name);
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("removing", &path, &error)),
@@ -101,7 +101,7 @@ pub(crate) fn remove(dir: &Path, name: &str) -> Result<(), ApiError> {
 }
 
 /// All that there are; a file that cannot be read is told, and the others are read all the same.
-pub(crate) fn read_all(dir: &Path, keys: &Keyring) -> Result<(Vec<Kept>, Vec<String>), ApiError> {
+pub(crate) fn read_all(dir: &Path, keys: &Keyring) -> Result<(Vec<Kept>, Vec<String>), CoreError> {
     let (mut all, mut problems) = (Vec::new(), Vec::new());
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,

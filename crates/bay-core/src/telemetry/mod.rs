@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bay_store::ExecRow;
 use bay_types::bay::BayView;
 use bay_types::trace::{ExecTrace, SpanId, TraceId, Traceparent};
-use bay_types::{ApiError, BayName};
+use bay_types::{BayName, CoreError};
 use jiff::Timestamp;
 
 mod cost;
@@ -73,7 +73,7 @@ impl Telemetry {
         trace: ExecTrace,
         began: Timestamp,
         prepared: Option<Timestamp>,
-        made: Result<&BayView, &ApiError>,
+        made: Result<&BayView, &CoreError>,
     ) {
         let Some(spans) = &self.spans else { return };
         let now = Timestamp::now();

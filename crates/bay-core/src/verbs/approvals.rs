@@ -10,7 +10,7 @@ use bay_types::approval::{
 use bay_types::checkpoint::Restore;
 use bay_types::policy::{GrantAdd, MAX_GRANTS, PolicySet};
 use bay_types::principal::Principal;
-use bay_types::{ApiError, ApprovalId, ErrorCode};
+use bay_types::{Action, ApprovalId, CoreError, ErrorCode, Hint};
 use bytes::Bytes;
 use jiff::Timestamp;
 use tokio::sync::broadcast::error::RecvError;
@@ -33,18 +33,18 @@ pub async fn list(
     who: &Principal,
     all: bool,
     bay: Option<&str>,
-) -> Result<Vec<Approval>, ApiError> {
+) -> Result<Vec<Approval>, CoreError> {
     daemon.permit(who, Verb::ApprovalList)?;
     cards(daemon, all, bay).await
 }
 
-pub async fn show(daemon: &Daemon, who: &Principal, given: &str) -> Result<Approval, ApiError> {
+pub async fn show(daemon: &Daemon, who: &Principal, given: &str) -> Result<Approval, CoreError> {
     daemon.permit(who, Verb::ApprovalShow)?;
     find(daemon, given).await
 }
 
 /// Every approval that is open, and each whenever it changes, as lines of JSON.
-pub fn watch(daemon: &Arc<Daemon>, who: &Principal) -> Result<ByteStream, ApiError> {
+pub fn watch(daemon: &Arc<Daemon>, who: &Principal) -> Result<ByteStream, CoreError> {
     daemon.permit(who, Verb::ApprovalWatch)?;
     Ok(byte_stream::received_bytes(changes(Arc::clone(daemon))))
 }
@@ -54,7 +54,7 @@ pub async fn allow(
     who: &Principal,
     given: String,
     wanted: Allow,
-) -> Result<Approval, ApiError> {
+) -> Result<Approval, CoreError> {
     daemon.permit(who, Verb::ApprovalAllow)?;
     to_the_end(allow_request(Arc::clone(daemon), given, wanted, *who)).await
 }
@@ -64,18 +64,18 @@ pub async fn deny(
     who: &Principal,
     given: String,
     wanted: Deny,
-) -> Result<Approval, ApiError> {
+) -> Result<Approval, CoreError> {
     daemon.permit(who, Verb::ApprovalDeny)?;
     to_the_end(deny_request(Arc::clone(daemon), given, wanted, *who)).await
 }
 
 /// Ends an allow that could still be used.
-pub async fn revoke(daemon: &Arc<Daemon>, who: &Principal, given: String) -> Result<Approval, ApiError> {
+pub async fn revoke(daemon: &Arc<Daemon>, who: &Principal, given: String) -> Result<Approval, CoreError> {
     daemon.permit(who, Verb::ApprovalRevoke)?;
     to_the_end(revoke_allow(Arc::clone(daemon), given, *who)).await
 }
 
-async fn cards(daemon: &Daemon, all: bool, bay: Option<&str>) -> Result<Vec<Approval>, ApiError> {
+async fn cards(daemon: &Daemon, all: bool, bay: Option<&str>) -> Result<Vec<Approval>, CoreError> {
     let of = |card: &Approval| {
         bay.is_none_or(|bay| card.bay_name == bay || card.bay.to_string() == bay || ends_id(&card.bay, bay))
     };
@@ -97,12 +97,15 @@ fn now(daemon: &Daemon, row: ApprovalRow) -> Approval {
 }
 
 /// A question by its id, or by the end of it.
-pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<Approval, ApiError> {
+pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<Approval, CoreError> {
     let unknown = || {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::ApprovalNotFound,
             format!("there is no question {:?}", plain_text(given)),
-            "`bay approvals` lists those that are open, `bay approvals --all` those that were",
+            Hint::new(
+                "{} lists those that are open, {} those that were",
+                [Action::ListApprovals, Action::ListAllApprovals],
+            ),
         )
     };
     if let Ok(id) = given.parse::<ApprovalId>() {
@@ -116,7 +119,7 @@ pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<Approval, ApiEr
     match (found.pop(), found.is_empty()) {
         (Some(row), true) => Ok(now(daemon, row)),
         (None, _) => Err(unknown()),
-        _ => Err(ApiError::new(
+        _ => Err(CoreError::new(
             ErrorCode::InvalidInput,
             format!("more than one question ends with {given}"),
             "give more of its id",
@@ -125,7 +128,7 @@ pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<Approval, ApiEr
 }
 
 /// The question, if it can still be answered.
-async fn open(daemon: &Daemon, given: &str) -> Result<Arc<Question>, ApiError> {
+async fn open(daemon: &Daemon, given: &str) -> Result<Arc<Question>, CoreError> {
     let card = find(daemon, given).await?;
     if card.state != ApprovalState::Open {
         return Err(answered(&card));
@@ -134,7 +137,7 @@ async fn open(daemon: &Daemon, given: &str) -> Result<Arc<Question>, ApiError> {
 }
 
 /// What is said to whoever comes too late.
-fn answered(card: &Approval) -> ApiError {
+fn answered(card: &Approval) -> CoreError {
     let id = card.id;
     let message = match (&card.state, &card.answer) {
         (ApprovalState::Allowed, Some(Answer { by, .. })) => format!("{id} was allowed by {by} already"),
@@ -151,11 +154,11 @@ fn answered(card: &Approval) -> ApiError {
         ApprovalState::Allowed => "nothing is left to do",
         _ => "what is still wanted is asked about again when it is sent again",
     };
-    ApiError::new(ErrorCode::ApprovalAnswered, message, next)
+    CoreError::new(ErrorCode::ApprovalAnswered, message, next)
 }
 
-fn invalid(message: impl Into<String>, next: impl Into<String>) -> ApiError {
-    ApiError::new(ErrorCode::InvalidInput, message, next)
+fn invalid(message: impl Into<String>, next: impl Into<Hint>) -> CoreError {
+    CoreError::new(ErrorCode::InvalidInput, message, next)
 }
 
 async fn allow_request(
@@ -163,7 +166,7 @@ async fn allow_request(
     given: String,
     wanted: Allow,
     caller: Principal,
-) -> Result<Approval, ApiError> {
+) -> Result<Approval, CoreError> {
     let question = open(&daemon, &given).await?;
     let card = question.view();
     if let Some(digest) = &wanted.digest
@@ -171,7 +174,7 @@ async fn allow_request(
     {
         return Err(invalid(
             format!("{} is not what was looked at: its digest is {}", card.id, card.digest),
-            format!("`bay approvals show {}` shows what is held", card.id),
+            Hint::new("{} shows what is held", [Action::ShowApproval(card.id)]),
         ));
     }
     let for_s = checked_time(&wanted)?;
@@ -242,7 +245,7 @@ async fn allow_request(
 }
 
 /// For how long, where that was asked for.
-fn checked_time(wanted: &Allow) -> Result<Option<u64>, ApiError> {
+fn checked_time(wanted: &Allow) -> Result<Option<u64>, CoreError> {
     match (wanted.reach, wanted.for_s) {
         (Reach::For, Some(seconds)) if (1..=MAX_ALLOW_S).contains(&seconds) => Ok(Some(seconds)),
         (Reach::For, _) => Err(invalid(
@@ -255,7 +258,7 @@ fn checked_time(wanted: &Allow) -> Result<Option<u64>, ApiError> {
 }
 
 /// The bay's policy with a rule for exactly this, if that rule would allow it.
-async fn saved(daemon: &Arc<Daemon>, card: &Approval, caller: Principal) -> Result<Lasting, ApiError> {
+async fn saved(daemon: &Arc<Daemon>, card: &Approval, caller: Principal) -> Result<Lasting, CoreError> {
     let refuse = |why: String| invalid(why, "allow it once or for a time, or write a rule yourself");
     let (Asked::Request(asked), Some(rule)) = (&card.asked, &card.saved_as) else {
         return Err(refuse("no rule can cover exactly this request".to_owned()));
@@ -270,7 +273,7 @@ async fn saved(daemon: &Arc<Daemon>, card: &Approval, caller: Principal) -> Resu
     let mut wanted = PolicySet { name: "saved.toml".to_owned(), ..PolicySet::default() };
     let text = match set {
         Some(row) => {
-            wanted.places = serde_json::from_str(&row.places).map_err(|error| ApiError::internal(&error))?;
+            wanted.places = serde_json::from_str(&row.places).map_err(|error| CoreError::internal(&error))?;
             match row.name.strip_prefix("preset:") {
                 // A preset is not edited: the policy begins with it from now on.
                 Some(preset) => format!("extends = \"{preset}\"\n"),
@@ -304,7 +307,7 @@ async fn deny_request(
     given: String,
     wanted: Deny,
     caller: Principal,
-) -> Result<Approval, ApiError> {
+) -> Result<Approval, CoreError> {
     let question = open(&daemon, &given).await?;
     let card = question.view();
     let odd = |why: &String| why.len() > MAX_WHY_BYTES || why.chars().any(char::is_control);
@@ -325,7 +328,10 @@ async fn deny_request(
         (true, None) => {
             return Err(invalid(
                 format!("no checkpoint was made before {} was asked", card.id),
-                "write checkpoint = true into the rule that asks; `bay restore` goes back to any other checkpoint",
+                Hint::new(
+                    "write checkpoint = true into the rule that asks; {} goes back to any other checkpoint",
+                    [Action::RestoreAny],
+                ),
             ));
         }
     };
@@ -341,24 +347,27 @@ async fn deny_request(
     Ok(view)
 }
 
-async fn revoke_allow(daemon: Arc<Daemon>, given: String, caller: Principal) -> Result<Approval, ApiError> {
+async fn revoke_allow(daemon: Arc<Daemon>, given: String, caller: Principal) -> Result<Approval, CoreError> {
     let card = find(&daemon, &given).await?;
     if daemon.approvals.revoke(&card, &caller.by()).await? {
         return find(&daemon, &card.id.to_string()).await;
     }
     let (id, now) = (card.id, find(&daemon, &card.id.to_string()).await?);
-    let (message, next) = match now.state {
+    let (message, hint) = match now.state {
         ApprovalState::Open => (
             format!("{id} is not answered yet"),
-            format!("refuse it with `bay approvals deny {}`", id.short()),
+            Hint::new("refuse it with {}", [Action::DenyApproval(id.short().to_owned())]),
         ),
         ApprovalState::Allowed => (
             format!("the allow {id} is used up: there is nothing left of it to revoke"),
-            "a grant is revoked with `bay grants rm`, a saved rule with `bay policy`".to_owned(),
+            Hint::new(
+                "a grant is revoked with {}, a saved rule with {}",
+                [Action::RemoveAnyGrant, Action::EditPolicy],
+            ),
         ),
-        state => (format!("{id} is {state}, not allowed"), "nothing is left to do".to_owned()),
+        state => (format!("{id} is {state}, not allowed"), "nothing is left to do".into()),
     };
-    Err(ApiError::new(ErrorCode::ApprovalAnswered, message, next))
+    Err(CoreError::new(ErrorCode::ApprovalAnswered, message, hint))
 }
 
 fn changes(daemon: Arc<Daemon>) -> mpsc::Receiver<Bytes> {

@@ -4,7 +4,7 @@ use bay_ledger::{Bundle, Evidence, Header};
 use bay_store::{Store, StoreError};
 use bay_types::event::{LedgerHead, LedgerKey};
 use bay_types::principal::Principal;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{Action, CoreError, ErrorCode, Hint, HintBay};
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
@@ -13,14 +13,14 @@ use crate::byte_stream::ByteStream;
 use crate::daemon::Daemon;
 
 /// The key that signs the ledger's heads.
-pub fn key(daemon: &Daemon, who: &Principal) -> Result<LedgerKey, ApiError> {
+pub fn key(daemon: &Daemon, who: &Principal) -> Result<LedgerKey, CoreError> {
     daemon.permit(who, Verb::AuditRead)?;
     let key = daemon.ledger.public();
     Ok(LedgerKey { log: key.log().to_owned(), key: key.to_string() })
 }
 
 /// A head of the ledger, signed now.
-pub async fn head(daemon: &Daemon, who: &Principal) -> Result<LedgerHead, ApiError> {
+pub async fn head(daemon: &Daemon, who: &Principal) -> Result<LedgerHead, CoreError> {
     daemon.permit(who, Verb::AuditRead)?;
     let signed = daemon.ledger.sign().await?;
     let root = signed.root.to_string();
@@ -33,7 +33,7 @@ pub async fn export(
     who: &Principal,
     from: Option<u64>,
     to: Option<u64>,
-) -> Result<ByteStream, ApiError> {
+) -> Result<ByteStream, CoreError> {
     daemon.permit(who, Verb::AuditRead)?;
     let signed = daemon.ledger.sign().await?;
     let (from, to) = (from.unwrap_or(1), to.unwrap_or(signed.size));
@@ -41,7 +41,7 @@ pub async fn export(
         return Err(absent(to, signed.size));
     }
     if from == 0 || from > to + 1 {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::InvalidInput,
             format!("there are no events from {from} to {to}"),
             format!("events have the numbers 1 to {}", signed.size),
@@ -52,7 +52,7 @@ pub async fn export(
 }
 
 /// One event with its inclusion proof.
-pub async fn proof(daemon: &Daemon, who: &Principal, event: u64) -> Result<ByteStream, ApiError> {
+pub async fn proof(daemon: &Daemon, who: &Principal, event: u64) -> Result<ByteStream, CoreError> {
     daemon.permit(who, Verb::AuditRead)?;
     let signed = daemon.ledger.sign().await?;
     if event == 0 || event > signed.size {
@@ -63,7 +63,7 @@ pub async fn proof(daemon: &Daemon, who: &Principal, event: u64) -> Result<ByteS
 }
 
 /// The proof that the record continues what it was with `old` events.
-pub async fn consistency(daemon: &Daemon, who: &Principal, old: u64) -> Result<ByteStream, ApiError> {
+pub async fn consistency(daemon: &Daemon, who: &Principal, old: u64) -> Result<ByteStream, CoreError> {
     daemon.permit(who, Verb::AuditRead)?;
     let signed = daemon.ledger.sign().await?;
     if old == 0 || old > signed.size {
@@ -73,22 +73,24 @@ pub async fn consistency(daemon: &Daemon, who: &Principal, old: u64) -> Result<B
     Ok(bundle(&daemon.store, signed.note, tied(evidence)?, 1, 0))
 }
 
-fn absent(event: u64, size: u64) -> ApiError {
-    ApiError::new(
+fn absent(event: u64, size: u64) -> CoreError {
+    CoreError::new(
         ErrorCode::EventNotFound,
         format!("there is no event {event}"),
-        format!(
-            "the record has {size} events, counted from 1; `bay timeline NAME --json` shows those of a bay"
-        ),
+        Hint::from(format!("the record has {size} events, counted from 1"))
+            .and(Hint::new("{} shows those of a bay", [Action::Timeline(HintBay::OfRequest)])),
     )
 }
 
-fn tied(evidence: Result<Option<Evidence>, StoreError>) -> Result<Evidence, ApiError> {
+fn tied(evidence: Result<Option<Evidence>, StoreError>) -> Result<Evidence, CoreError> {
     evidence.map_err(|e| e.to_api())?.ok_or_else(|| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::LedgerBroken,
             "the proof cannot be made: hashes of the record are missing or damaged",
-            "`bay audit verify` tells where; copy the data directory as evidence before anything else",
+            Hint::new(
+                "{} tells where; copy the data directory as evidence before anything else",
+                [Action::VerifyAudit],
+            ),
         )
     })
 }

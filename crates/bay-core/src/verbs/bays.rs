@@ -13,7 +13,7 @@ use bay_types::event::bay::{
 };
 use bay_types::principal::Principal;
 use bay_types::top::Top;
-use bay_types::{ApiError, BayName, ErrorCode, ImageId};
+use bay_types::{Action, BayName, CoreError, ErrorCode, Hint, ImageId};
 
 use super::checkpoints::{self, Wanted};
 use super::{costs, top};
@@ -32,7 +32,7 @@ pub fn name_of(daemon: &Daemon, given: &str) -> Option<BayName> {
 }
 
 /// What the daemon is, and since when it runs.
-pub fn health(daemon: &Daemon, who: &Principal) -> Result<Health, ApiError> {
+pub fn health(daemon: &Daemon, who: &Principal) -> Result<Health, CoreError> {
     daemon.permit(who, Verb::HealthShow)?;
     Ok(Health {
         version: bay_types::VERSION.to_owned(),
@@ -44,7 +44,7 @@ pub fn health(daemon: &Daemon, who: &Principal) -> Result<Health, ApiError> {
 }
 
 /// The backends that this daemon runs bays with.
-pub fn backends(daemon: &Daemon, who: &Principal) -> Result<Vec<BackendView>, ApiError> {
+pub fn backends(daemon: &Daemon, who: &Principal) -> Result<Vec<BackendView>, CoreError> {
     daemon.permit(who, Verb::BackendList)?;
     let (default, _) = daemon.backends.choose(None)?;
     let view = |driver: &Arc<dyn Backend>| {
@@ -57,7 +57,7 @@ pub fn backends(daemon: &Daemon, who: &Principal) -> Result<Vec<BackendView>, Ap
 }
 
 /// What all bays and the host use, or one bay of them.
-pub async fn top(daemon: &Arc<Daemon>, who: &Principal, only: Option<&str>) -> Result<Top, ApiError> {
+pub async fn top(daemon: &Arc<Daemon>, who: &Principal, only: Option<&str>) -> Result<Top, CoreError> {
     daemon.permit(who, Verb::TopShow)?;
     let only = only.map(|given| daemon.bays.find(given)).transpose()?;
     let mut top = Top::clone(&*top::top(daemon).await);
@@ -67,7 +67,7 @@ pub async fn top(daemon: &Arc<Daemon>, who: &Principal, only: Option<&str>) -> R
     Ok(top)
 }
 
-pub async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<BayView>, ApiError> {
+pub async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<BayView>, CoreError> {
     daemon.permit(who, Verb::BayList)?;
     let mut views = Vec::new();
     for handle in daemon.bays.list() {
@@ -77,13 +77,13 @@ pub async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<BayView>, ApiE
 }
 
 /// One bay with what it cost by now, not some seconds ago.
-pub async fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<BayView, ApiError> {
+pub async fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<BayView, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayShow, bay)?;
     costs::look(daemon, &handle).await;
     Ok(daemon.view_now(&handle).await)
 }
 
-pub async fn start(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<BayView, ApiError> {
+pub async fn start(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<BayView, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayStart, bay)?;
     to_the_end(start_bay(Arc::clone(daemon), handle, *who)).await
 }
@@ -94,11 +94,11 @@ pub async fn stop(
     who: &Principal,
     bay: &str,
     grace: Option<Duration>,
-) -> Result<BayView, ApiError> {
+) -> Result<BayView, CoreError> {
     daemon.permit(who, Verb::BayStop)?;
     let grace = grace.unwrap_or(STOP_GRACE);
     if grace > MAX_STOP_GRACE {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::InvalidInput,
             format!("a grace of {} s is too long", grace.as_secs()),
             format!("give at most {} s", MAX_STOP_GRACE.as_secs()),
@@ -114,7 +114,7 @@ pub async fn pause(
     who: &Principal,
     bay: &str,
     to_disk: bool,
-) -> Result<BayView, ApiError> {
+) -> Result<BayView, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayPause, bay)?;
     if to_disk {
         return to_the_end(checkpoints::pause_to_disk(Arc::clone(daemon), handle, *who)).await;
@@ -122,13 +122,13 @@ pub async fn pause(
     to_the_end(pause_bay(Arc::clone(daemon), handle, *who)).await
 }
 
-pub async fn resume(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<BayView, ApiError> {
+pub async fn resume(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<BayView, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayResume, bay)?;
     to_the_end(resume_bay(Arc::clone(daemon), handle, *who)).await
 }
 
 /// Gives a bay a fresh root from the newest image of its name; the workspace stays.
-pub async fn replace(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<BayView, ApiError> {
+pub async fn replace(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<BayView, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayReplace, bay)?;
     to_the_end(replace_root(Arc::clone(daemon), handle, *who)).await
 }
@@ -138,22 +138,26 @@ pub async fn delete(
     who: &Principal,
     bay: &str,
     keep_workspace: bool,
-) -> Result<BayDeleted, ApiError> {
+) -> Result<BayDeleted, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayDelete, bay)?;
     to_the_end(delete_bay(Arc::clone(daemon), handle, keep_workspace, *who)).await
 }
 
-pub(super) fn misfit(row: &BayRow, verb: &str, next: String) -> ApiError {
-    ApiError::new(
+pub(super) fn misfit(row: &BayRow, verb: &str, hint: impl Into<Hint>) -> CoreError {
+    CoreError::new(
         ErrorCode::BayState,
         format!("the bay {} is {} ({}): it cannot be {verb}", row.name, row.state, row.reason),
-        next,
+        hint,
     )
 }
 
-pub(super) fn not_deleting(row: &BayRow, verb: &str) -> Result<(), ApiError> {
+pub(super) fn starts_it(row: &BayRow) -> Hint {
+    Hint::new("{} starts it", [Action::StartBay((&row.name).into())])
+}
+
+pub(super) fn not_deleting(row: &BayRow, verb: &str) -> Result<(), CoreError> {
     if row.desired == Desired::Deleted {
-        return Err(misfit(row, verb, "`bay up` makes a new one".to_owned()));
+        return Err(misfit(row, verb, Hint::new("{} makes a new one", [Action::MakeBay])));
     }
     Ok(())
 }
@@ -165,7 +169,7 @@ pub(super) async fn reach(
     asked: u64,
     wanted: State,
     grace: Duration,
-) -> Result<BayView, ApiError> {
+) -> Result<BayView, CoreError> {
     daemon.fault.at(Point::AfterIntent);
     let settled = handle.outcome(asked, VERB_WITHIN + grace).await?;
     if let Some(error) = settled.error {
@@ -173,10 +177,10 @@ pub(super) async fn reach(
     }
     let view = daemon.view(handle);
     if settled.deleted || view.state != wanted {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::BayState,
             format!("the bay {} did not become {wanted}, it is {}: {}", view.name, view.state, view.reason),
-            format!("`bay show {}` tells more", view.name),
+            Hint::new("{} tells more", [Action::ShowBay((&view.name).into())]),
         ));
     }
     daemon.fault.at(Point::BeforeAck);
@@ -187,7 +191,7 @@ async fn start_bay(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     caller: Principal,
-) -> Result<BayView, ApiError> {
+) -> Result<BayView, CoreError> {
     if handle.row().state == State::Running && handle.row().desired == Desired::Running {
         // It may have died this moment; then it is started like any other.
         let view = daemon.view_now(&handle).await;
@@ -198,7 +202,9 @@ async fn start_bay(
     let fits = |row: &BayRow| {
         not_deleting(row, "started")?;
         match row.state {
-            State::Paused => Err(misfit(row, "started", format!("`bay resume {}` thaws it", row.name))),
+            State::Paused => {
+                Err(misfit(row, "started", Hint::new("{} thaws it", [Action::ResumeBay((&row.name).into())])))
+            }
             _ => Ok(()),
         }
     };
@@ -221,7 +227,7 @@ async fn stop_bay(
     handle: Arc<BayHandle>,
     grace: Duration,
     caller: Principal,
-) -> Result<BayView, ApiError> {
+) -> Result<BayView, CoreError> {
     if handle.row().state == State::Stopped && handle.row().desired == Desired::Stopped {
         return Ok(daemon.view(&handle));
     }
@@ -246,15 +252,13 @@ async fn pause_bay(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     caller: Principal,
-) -> Result<BayView, ApiError> {
+) -> Result<BayView, CoreError> {
     let fits = |row: &BayRow| {
         not_deleting(row, "paused")?;
         match row.state {
             State::Running | State::Paused => Ok(()),
-            State::Stopped | State::Failed => {
-                Err(misfit(row, "paused", format!("`bay start {}` starts it", row.name)))
-            }
-            _ => Err(misfit(row, "paused", "repeat the command in a moment".to_owned())),
+            State::Stopped | State::Failed => Err(misfit(row, "paused", starts_it(row))),
+            _ => Err(misfit(row, "paused", "repeat the command in a moment")),
         }
     };
     let asked = handle
@@ -269,15 +273,13 @@ async fn resume_bay(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     caller: Principal,
-) -> Result<BayView, ApiError> {
+) -> Result<BayView, CoreError> {
     let fits = |row: &BayRow| {
         not_deleting(row, "resumed")?;
         match row.state {
             State::Running | State::Paused => Ok(()),
-            State::Stopped | State::Failed => {
-                Err(misfit(row, "resumed", format!("`bay start {}` starts it", row.name)))
-            }
-            _ => Err(misfit(row, "resumed", "repeat the command in a moment".to_owned())),
+            State::Stopped | State::Failed => Err(misfit(row, "resumed", starts_it(row))),
+            _ => Err(misfit(row, "resumed", "repeat the command in a moment")),
         }
     };
     let asked = handle
@@ -292,7 +294,7 @@ async fn replace_root(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     caller: Principal,
-) -> Result<BayView, ApiError> {
+) -> Result<BayView, CoreError> {
     let row = handle.row();
     not_deleting(&row, "replaced")?;
     if row.disk_ready {
@@ -338,7 +340,7 @@ async fn delete_bay(
     handle: Arc<BayHandle>,
     keep_workspace: bool,
     caller: Principal,
-) -> Result<BayDeleted, ApiError> {
+) -> Result<BayDeleted, CoreError> {
     let draft = Draft::of(BayDeleteAsked { keep_workspace, by: caller.by() });
     let asked = handle
         .ask(

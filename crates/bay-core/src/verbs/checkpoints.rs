@@ -20,10 +20,10 @@ use bay_types::checkpoint::{
 use bay_types::event::bay::{BayPauseAsked, BayPromoteAsked, BayRestoreAsked};
 use bay_types::event::checkpoint::{CheckpointAsked, CheckpointFailed, CheckpointMade, CheckpointRemoved};
 use bay_types::principal::Principal;
-use bay_types::{ApiError, CheckpointName, ErrorCode};
+use bay_types::{Action, CheckpointName, CoreError, ErrorCode, Hint, HintBay};
 use jiff::Timestamp;
 
-use super::bays::{VERB_WITHIN, misfit, not_deleting, reach};
+use super::bays::{VERB_WITHIN, misfit, not_deleting, reach, starts_it};
 use super::{memory, thinning};
 use crate::authorize::Verb;
 use crate::backends::refusal;
@@ -59,7 +59,7 @@ pub async fn create(
     who: &Principal,
     bay: &str,
     create: CheckpointCreate,
-) -> Result<CheckpointView, ApiError> {
+) -> Result<CheckpointView, CoreError> {
     let handle = daemon.bay_for(who, Verb::CheckpointCreate, bay)?;
     to_the_end(create_checkpoint(Arc::clone(daemon), handle, create, *who)).await
 }
@@ -69,13 +69,13 @@ pub(crate) async fn create_before_asking(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     why: String,
-) -> Result<CheckpointView, ApiError> {
+) -> Result<CheckpointView, CoreError> {
     let who = Principal::approval();
     daemon.permit(&who, Verb::CheckpointCreate)?;
     take(daemon, handle, Wanted::automatic(why), who).await
 }
 
-pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<CheckpointView>, ApiError> {
+pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<CheckpointView>, CoreError> {
     let handle = daemon.bay_for(who, Verb::CheckpointList, bay)?;
     views(daemon, &handle).await
 }
@@ -86,13 +86,13 @@ pub async fn delete(
     who: &Principal,
     bay: &str,
     checkpoint: &str,
-) -> Result<(), ApiError> {
+) -> Result<(), CoreError> {
     let handle = daemon.bay_for(who, Verb::CheckpointDelete, bay)?;
     let name: CheckpointName = checkpoint.parse().map_err(|e: bay_types::id::ParseIdError| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::InvalidName,
             e.to_string(),
-            format!("`bay checkpoints ls {}` shows them", handle.name),
+            Hint::new("{} shows them", [Action::ListCheckpoints((&handle.name).into())]),
         )
     })?;
     to_the_end(remove(Arc::clone(daemon), handle, name, *who)).await
@@ -104,7 +104,7 @@ pub async fn restore(
     who: &Principal,
     bay: &str,
     wanted: Restore,
-) -> Result<Restored, ApiError> {
+) -> Result<Restored, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayRestore, bay)?;
     to_the_end(restore_to(Arc::clone(daemon), handle, wanted, *who)).await
 }
@@ -116,8 +116,8 @@ pub(crate) async fn restore_and_tell_first<F>(
     who: &Principal,
     bay: &str,
     checkpoint: CheckpointName,
-    tell: impl FnOnce(Result<CheckpointView, ApiError>) -> F,
-) -> Result<(), ApiError>
+    tell: impl FnOnce(Result<CheckpointView, CoreError>) -> F,
+) -> Result<(), CoreError>
 where
     F: Future<Output = ()>,
 {
@@ -144,7 +144,7 @@ pub async fn promote(
     who: &Principal,
     bay: &str,
     wanted: Promote,
-) -> Result<Restored, ApiError> {
+) -> Result<Restored, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayPromote, bay)?;
     let child = daemon.bay_for(who, Verb::BayPromote, &wanted.from)?;
     to_the_end(promote_child(Arc::clone(daemon), handle, child, *who)).await
@@ -155,11 +155,11 @@ async fn create_checkpoint(
     handle: Arc<BayHandle>,
     create: CheckpointCreate,
     caller: Principal,
-) -> Result<CheckpointView, ApiError> {
+) -> Result<CheckpointView, CoreError> {
     if let Some(message) = &create.message
         && (message.len() > MAX_MESSAGE || message.contains('\0'))
     {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::InvalidInput,
             format!("the message is longer than {MAX_MESSAGE} bytes, or holds a NUL byte"),
             "give a shorter one",
@@ -179,19 +179,22 @@ pub(super) async fn take(
     handle: &Arc<BayHandle>,
     wanted: Wanted,
     caller: Principal,
-) -> Result<CheckpointView, ApiError> {
+) -> Result<CheckpointView, CoreError> {
     handle.require_driver()?;
     let _at_work = stand_still(handle).await?;
     take_and(daemon, handle, wanted, caller, false).await
 }
 
 /// Keeps the reconciler, and whoever else wants a checkpoint, from the bay.
-async fn stand_still(handle: &BayHandle) -> Result<tokio::sync::MutexGuard<'_, ()>, ApiError> {
+async fn stand_still(handle: &BayHandle) -> Result<tokio::sync::MutexGuard<'_, ()>, CoreError> {
     tokio::time::timeout(VERB_WITHIN, handle.at_work.lock()).await.map_err(|_| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::Interrupted,
             format!("the bay {} was busy for {} s", handle.name, VERB_WITHIN.as_secs()),
-            format!("`bay show {}` tells with what; repeat the command later", handle.name),
+            Hint::new(
+                "{} tells with what; repeat the command later",
+                [Action::ShowBay((&handle.name).into())],
+            ),
         )
     })
 }
@@ -201,7 +204,7 @@ pub(super) async fn pause_to_disk(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     caller: Principal,
-) -> Result<BayView, ApiError> {
+) -> Result<BayView, CoreError> {
     let row = handle.row();
     not_deleting(&row, "paused")?;
     match row.state {
@@ -209,13 +212,14 @@ pub(super) async fn pause_to_disk(
         // It is what was asked for already.
         State::Paused if row.thaw_from.is_some() => return Ok(daemon.view(&handle)),
         State::Paused => {
-            let next = format!("`bay resume {0}` first, then `bay pause {0} --to-disk`", row.name);
-            return Err(misfit(&row, "paused on disk", next));
+            let bay = HintBay::from(&row.name);
+            let actions = [Action::ResumeBay(bay.clone()), Action::PauseBayToDisk(bay)];
+            return Err(misfit(&row, "paused on disk", Hint::new("{} first, then {}", actions)));
         }
         State::Stopped | State::Failed => {
-            return Err(misfit(&row, "paused", format!("`bay start {}` starts it", row.name)));
+            return Err(misfit(&row, "paused", starts_it(&row)));
         }
-        _ => return Err(misfit(&row, "paused", "repeat the command in a moment".to_owned())),
+        _ => return Err(misfit(&row, "paused", "repeat the command in a moment")),
     }
     let wanted = Wanted {
         kind: Some(CheckpointKind::Memory),
@@ -232,7 +236,7 @@ pub(super) async fn pause_to_disk(
         handle.with_files(move |files| files.checkpoint_flush(point)).await?;
         Ok(point)
     };
-    let point = kept.await.inspect_err(|_: &ApiError| {
+    let point = kept.await.inspect_err(|_: &CoreError| {
         // It may stand still, and is wanted running.
         handle.wake.notify_one();
     })?;
@@ -260,15 +264,15 @@ async fn take_and(
     wanted: Wanted,
     caller: Principal,
     hold: bool,
-) -> Result<CheckpointView, ApiError> {
+) -> Result<CheckpointView, CoreError> {
     let row = handle.row();
     fits(&row, "captured")?;
     let known = daemon.store.checkpoint_list(row.id).await.map_err(|e| e.to_api())?;
     if known.len() >= MAX_CHECKPOINTS {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::NotEnough,
             format!("the bay {} has {MAX_CHECKPOINTS} checkpoints already", row.name),
-            format!("remove some: `bay checkpoints rm {} v1 v2 …`", row.name),
+            Hint::new("remove some: {}", [Action::RemoveCheckpoints((&row.name).into())]),
         ));
     }
     let point = At { bay: row.id, checkpoint: row.next_checkpoint };
@@ -300,7 +304,7 @@ async fn make(
     wanted: Wanted,
     caller: Principal,
     hold: bool,
-) -> Result<CheckpointRow, ApiError> {
+) -> Result<CheckpointRow, CoreError> {
     let taken = async {
         let (kind, paused, without_memory) = match captured(daemon, handle, row, wanted.kind, hold).await? {
             Ok(paused) => (CheckpointKind::Memory, paused, Vec::new()),
@@ -349,7 +353,7 @@ async fn make(
 }
 
 /// Records that a checkpoint failed whose intent is on record.
-async fn failed(daemon: &Daemon, row: &BayRow, point: At, error: &ApiError, caller: Principal) {
+async fn failed(daemon: &Daemon, row: &BayRow, point: At, error: &CoreError, caller: Principal) {
     let event = Draft::of(CheckpointFailed {
         name: point.checkpoint.into(),
         why: error.message.clone(),
@@ -361,7 +365,7 @@ async fn failed(daemon: &Daemon, row: &BayRow, point: At, error: &ApiError, call
 }
 
 /// Adds what captured memory takes on disk.
-async fn measure(handle: &BayHandle, views: &mut [CheckpointView]) -> Result<(), ApiError> {
+async fn measure(handle: &BayHandle, views: &mut [CheckpointView]) -> Result<(), CoreError> {
     let with_memory = |view: &&mut CheckpointView| view.kind == CheckpointKind::Memory;
     let points: Vec<At> = views
         .iter_mut()
@@ -410,7 +414,7 @@ async fn captured(
     row: &BayRow,
     kind: Option<CheckpointKind>,
     hold: bool,
-) -> Result<Result<Duration, Vec<String>>, ApiError> {
+) -> Result<Result<Duration, Vec<String>>, CoreError> {
     if kind == Some(CheckpointKind::Files) {
         return Ok(Err(Vec::new()));
     }
@@ -433,7 +437,7 @@ async fn captured(
 }
 
 /// Snapshots the bay while nothing in it runs, and says for how long that was.
-async fn snapshot(daemon: &Daemon, handle: &BayHandle, row: &BayRow) -> Result<Duration, ApiError> {
+async fn snapshot(daemon: &Daemon, handle: &BayHandle, row: &BayRow) -> Result<Duration, CoreError> {
     let id = row.id;
     handle.with_files(move |files| files.checkpoint_prepare(id)).await?;
     let seen = match &row.runtime {
@@ -461,9 +465,9 @@ async fn snapshot(daemon: &Daemon, handle: &BayHandle, row: &BayRow) -> Result<D
     Ok(paused)
 }
 
-fn fits(row: &BayRow, verb: &str) -> Result<(), ApiError> {
+fn fits(row: &BayRow, verb: &str) -> Result<(), CoreError> {
     not_deleting(row, verb)?;
-    let soon = || "repeat the command in a moment".to_owned();
+    let soon = || "repeat the command in a moment";
     match row.state {
         State::Running | State::Paused | State::Stopped => {}
         State::Failed if row.disk_ready => {}
@@ -476,7 +480,7 @@ fn fits(row: &BayRow, verb: &str) -> Result<(), ApiError> {
         (None, None) => return Err(misfit(row, verb, soon())),
     };
     let what = format!("the bay {} {busy}: it cannot be {verb} now", row.name);
-    Err(ApiError::new(ErrorCode::BayState, what, soon()))
+    Err(CoreError::new(ErrorCode::BayState, what, soon()))
 }
 
 /// After every checkpoint: the bay sees the newest ones, and automatic ones that are not needed any more go, as far as
@@ -499,7 +503,7 @@ async fn tidy(daemon: &Daemon, handle: &Arc<BayHandle>, spared: Option<Checkpoin
         let (id, names) = (handle.id, names(&known));
         handle.with_files(move |files| files.checkpoints_arrange(id, &names)).await
     };
-    let done: Result<(), ApiError> = done.await;
+    let done: Result<(), CoreError> = done.await;
     if let Err(error) = done {
         tracing::warn!(bay = %handle.name, message = %error.message, "checkpoints could not be tidied");
     }
@@ -509,7 +513,7 @@ pub(crate) fn names(rows: &[CheckpointRow]) -> Vec<CheckpointName> {
     rows.iter().map(|row| row.name).collect()
 }
 
-pub(super) async fn views(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<CheckpointView>, ApiError> {
+pub(super) async fn views(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<CheckpointView>, CoreError> {
     let rows = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
     let current = handle.row().checkpoint;
     let older = rows.len().saturating_sub(SHOWN_INSIDE);
@@ -523,13 +527,13 @@ pub(super) async fn find(
     daemon: &Daemon,
     handle: &BayHandle,
     name: CheckpointName,
-) -> Result<CheckpointRow, ApiError> {
+) -> Result<CheckpointRow, CoreError> {
     let rows = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
     rows.into_iter().find(|row| row.name == name).ok_or_else(|| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::CheckpointNotFound,
             format!("the bay {} has no checkpoint {name}", handle.name),
-            format!("`bay checkpoints ls {}` shows those it has", handle.name),
+            Hint::new("{} shows those it has", [Action::ListCheckpoints((&handle.name).into())]),
         )
     })
 }
@@ -537,25 +541,28 @@ pub(super) async fn find(
 /// What a checkpoint is needed for at this moment, and until when.
 struct Use {
     what: String,
-    next: String,
+    hint: Hint,
 }
 
 fn in_use(daemon: &Daemon, point: At) -> Option<Use> {
-    let soon = || "repeat the command in a moment".to_owned();
+    let soon = || Hint::from("repeat the command in a moment");
     let of = |row: BayRow| {
         let files = row.forked_from.as_ref().map(|from| At { bay: from.bay, checkpoint: from.checkpoint });
         let name = &row.name;
         if row.thaw_from == Some(point) && row.state == State::Paused {
             return Some(Use {
                 what: format!("{name} is paused on it"),
-                next: format!("`bay resume {name}` first; `bay stop {name}` lets go of what ran in it"),
+                hint: Hint::new(
+                    "{} first; {} lets go of what ran in it",
+                    [Action::ResumeBay(name.into()), Action::StopBay(name.into())],
+                ),
             });
         }
         if row.restore_wanted == Some(point) {
-            return Some(Use { what: format!("{name} is going back to it"), next: soon() });
+            return Some(Use { what: format!("{name} is going back to it"), hint: soon() });
         }
         let made = (!row.disk_ready && files == Some(point)) || row.thaw_from == Some(point);
-        made.then(|| Use { what: format!("{name} is being made from it"), next: soon() })
+        made.then(|| Use { what: format!("{name} is being made from it"), hint: soon() })
     };
     daemon.bays.list().iter().find_map(|handle| of(handle.row()))
 }
@@ -565,14 +572,14 @@ async fn remove(
     handle: Arc<BayHandle>,
     name: CheckpointName,
     caller: Principal,
-) -> Result<(), ApiError> {
+) -> Result<(), CoreError> {
     let _at_work = handle.at_work.lock().await;
     let row = find(&daemon, &handle, name).await?;
-    if let Some(Use { what, next }) = in_use(&daemon, At { bay: handle.id, checkpoint: name }) {
-        return Err(ApiError::new(
+    if let Some(Use { what, hint }) = in_use(&daemon, At { bay: handle.id, checkpoint: name }) {
+        return Err(CoreError::new(
             ErrorCode::BayState,
             format!("{name} of {} cannot be removed now: {what}", handle.name),
-            next,
+            hint,
         ));
     }
     forget(&daemon, &handle, &row, "asked", caller).await?;
@@ -587,7 +594,7 @@ async fn forget(
     row: &CheckpointRow,
     why: &str,
     caller: Principal,
-) -> Result<(), ApiError> {
+) -> Result<(), CoreError> {
     let event = Draft::of(CheckpointRemoved { name: row.name.into(), why: why.to_owned(), by: caller.by() });
     handle.checkpoint_forgotten(&daemon.store, row.name, &event).await?;
     let point = At { bay: handle.id, checkpoint: row.name };
@@ -599,7 +606,7 @@ pub(super) async fn restore_to(
     handle: Arc<BayHandle>,
     wanted: Restore,
     caller: Principal,
-) -> Result<Restored, ApiError> {
+) -> Result<Restored, CoreError> {
     let kind = find(&daemon, &handle, wanted.checkpoint).await?.kind;
     let memory = kind == CheckpointKind::Memory && !wanted.files_only;
     let before = keep_before_restore(&daemon, &handle, wanted.checkpoint, memory, caller).await?;
@@ -614,7 +621,7 @@ async fn keep_before_restore(
     name: CheckpointName,
     memory: bool,
     caller: Principal,
-) -> Result<CheckpointView, ApiError> {
+) -> Result<CheckpointView, CoreError> {
     find(daemon, handle, name).await?;
     fits(&handle.row(), "restored")?;
     if memory {
@@ -631,23 +638,21 @@ async fn go_back(
     name: CheckpointName,
     memory: bool,
     caller: Principal,
-) -> Result<BayView, ApiError> {
+) -> Result<BayView, CoreError> {
     let point = At { bay: handle.id, checkpoint: name };
     let draft = Draft::of(BayRestoreAsked { checkpoint: name.into(), bay: None, by: caller.by() });
     become_point(daemon, handle, point, memory, draft, caller).await
 }
 
 /// Refuses what cannot come back on this machine, or has no room there, while the bay still runs. What it holds now will be free by then.
-async fn can_come_back(daemon: &Daemon, handle: &BayHandle, point: At) -> Result<(), ApiError> {
+async fn can_come_back(daemon: &Daemon, handle: &BayHandle, point: At) -> Result<(), CoreError> {
     let kept = memory::comes_back(handle, point).await?;
     let held = handle.backend.memory_held(handle.id).await.unwrap_or(0);
     daemon.admission.fits(kept.saturating_sub(held)).map_err(|shortage| {
         let what = format!("what ran at {} of {}", point.checkpoint, handle.name);
-        let next = format!(
-            "stop other bays; `bay restore {} {} --files-only` starts it anew from its files",
-            handle.name, point.checkpoint
-        );
-        shortage.refusal(&what, next)
+        let restore =
+            Action::Restore { bay: (&handle.name).into(), checkpoint: point.checkpoint, files_only: true };
+        shortage.refusal(&what, Hint::new("stop other bays; {} starts it anew from its files", [restore]))
     })
 }
 
@@ -656,9 +661,9 @@ async fn promote_child(
     handle: Arc<BayHandle>,
     child: Arc<BayHandle>,
     caller: Principal,
-) -> Result<Restored, ApiError> {
+) -> Result<Restored, CoreError> {
     if child.id == handle.id {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::InvalidInput,
             format!("{} cannot be promoted into itself", handle.name),
             "name the bay to promote first, and the one that takes its state behind `--into`",
@@ -697,7 +702,7 @@ async fn become_point(
     memory: bool,
     draft: Draft,
     caller: Principal,
-) -> Result<BayView, ApiError> {
+) -> Result<BayView, CoreError> {
     // A bay that was asked to be stopped stays so, unless it is to go on in the middle of what it did; what was paused is gone.
     let stays = handle.row().desired == Desired::Stopped && !memory;
     let wanted = if stays { State::Stopped } else { State::Running };

@@ -17,7 +17,7 @@ use bay_types::event;
 use bay_types::image::{ImageImport, ImageView};
 use bay_types::principal::Principal;
 use bay_types::trace::Traceparent;
-use bay_types::{ApiError, BayName, ErrorCode};
+use bay_types::{Action, BayName, CoreError, ErrorCode, Hint};
 use jiff::Timestamp;
 
 use super::fetch::{bring, refuse_local};
@@ -48,7 +48,7 @@ pub fn begin(
     who: &Principal,
     create: BayCreate,
     parent: Option<Traceparent>,
-) -> Result<Creation, ApiError> {
+) -> Result<Creation, CoreError> {
     daemon.permit(who, Verb::BayCreate)?;
     let name = check(daemon, &create)?;
     Ok(Creation { daemon: Arc::clone(daemon), create, name, parent, who: *who })
@@ -56,14 +56,14 @@ pub fn begin(
 
 impl Creation {
     /// Makes the bay and waits until it runs.
-    pub async fn run(self, teller: Teller) -> Result<BayView, ApiError> {
+    pub async fn run(self, teller: Teller) -> Result<BayView, CoreError> {
         let Self { daemon, create: wanted, name, parent, who } = self;
         to_the_end(create(daemon, wanted, name, parent, who, teller)).await
     }
 }
 
 /// Everything that can be said about a request before any work.
-fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, ApiError> {
+fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, CoreError> {
     let name = crate::validate::create(create, daemon.room())?;
     let (_, backend) = daemon.backends.choose(create.backend.as_deref())?;
     backend.can_keep(&create.limits).map_err(|e| refusal(&e))?;
@@ -75,7 +75,7 @@ fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, ApiErro
     if let Source::Remote { url, .. } = &create.source {
         if url.is_empty() || url.len() > MAX_URL || url.starts_with('-') || url.chars().any(char::is_control)
         {
-            return Err(ApiError::new(
+            return Err(CoreError::new(
                 ErrorCode::InvalidInput,
                 "the repository's URL is empty, too long, or holds characters no URL has",
                 "give a URL such as https://host/path.git",
@@ -93,7 +93,7 @@ async fn create(
     parent: Option<Traceparent>,
     caller: Principal,
     teller: Teller,
-) -> Result<BayView, ApiError> {
+) -> Result<BayView, CoreError> {
     let began = Timestamp::now();
     let mut prepared = None;
     let made = make(&daemon, create, name, caller, teller, &mut prepared).await;
@@ -111,7 +111,7 @@ async fn make(
     caller: Principal,
     teller: Teller,
     prepared: &mut Option<Timestamp>,
-) -> Result<BayView, ApiError> {
+) -> Result<BayView, CoreError> {
     create.limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
     let (backend, _) = daemon.backends.choose(create.backend.take().as_deref())?;
     // A mistake is told before anything is fetched for the bay.
@@ -189,7 +189,7 @@ async fn prepare(
     create: &BayCreate,
     caller: Principal,
     mut teller: Teller,
-) -> Result<(ImageView, Option<Origin>, Teller), ApiError> {
+) -> Result<(ImageView, Option<Origin>, Teller), CoreError> {
     let pool = daemon.pool()?;
     let source = create.source.clone();
     let wanted = create.image.clone();
@@ -203,10 +203,13 @@ async fn prepare(
         return Ok((image, origin, teller));
     }
     if create.image != "host" && !create.image.starts_with("dir:") && !create.image.starts_with("tar:") {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::ImageNotFound,
             format!("there is no image {:?}", create.image),
-            "`bay images ls` shows the images there are; `bay images import` brings one in",
+            Hint::new(
+                "{} shows the images there are; {} brings one in",
+                [Action::ListImages, Action::ImportImage],
+            ),
         ));
     }
     teller.stage("importing the image");
@@ -216,16 +219,16 @@ async fn prepare(
 }
 
 /// The commit a workspace begins from, checked out and ready to be snapshotted.
-fn origin(pool: &Pool, source: &Source, teller: &mut Teller) -> Result<Option<Origin>, ApiError> {
+fn origin(pool: &Pool, source: &Source, teller: &mut Teller) -> Result<Option<Origin>, CoreError> {
     let api = |e: PoolError| e.to_api();
     let (repo, commit, branch) = match source {
         Source::Empty | Source::Kept { .. } => return Ok(None),
         Source::Cached { repo, commit, branch } => {
             if !pool.repo_has_commit(*repo, commit).map_err(api)? {
-                return Err(ApiError::new(
+                return Err(CoreError::new(
                     ErrorCode::RefNotFound,
                     "the commit is not in the cache",
-                    "run `bay up PATH` again: it brings the commit along",
+                    Hint::new("run {} again: it brings the commit along", [Action::MakeBayFromPath]),
                 ));
             }
             (*repo, commit.clone(), branch.clone())

@@ -17,7 +17,7 @@ use bay_pool::{DiffSide, Pool, Side};
 use bay_types::diff::{Change, DiffAsk, DiffLine, DiffSummary, Moment, PackageChange, Part, Review};
 use bay_types::principal::Principal;
 use bay_types::progress::Progress;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{Action, CoreError, ErrorCode, Hint};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -62,24 +62,21 @@ pub async fn diff(
     who: &Principal,
     bay: &str,
     ask: &DiffAsk,
-) -> Result<mpsc::Receiver<DiffLine>, ApiError> {
+) -> Result<mpsc::Receiver<Result<DiffLine, CoreError>>, CoreError> {
     let comparison = prepare(daemon, who, bay, ask).await?;
     let (to, from) = mpsc::channel(IN_FLIGHT);
     let (part, options) = (ask.part, shown(ask.part, ask.patch));
     tokio::spawn(async move {
         let lines = Lines { to: to.clone(), runtime: Handle::current(), told: None };
-        let last = match blocking(move || lines.send(&comparison, part, &options)).await {
-            Ok(summary) => DiffLine::Done(summary),
-            Err(error) => DiffLine::Failed { error },
-        };
-        let _ = to.send_timeout(last, READ_WITHIN).await;
+        let last = blocking(move || lines.send(&comparison, part, &options)).await;
+        let _ = to.send_timeout(last.map(DiffLine::Done), READ_WITHIN).await;
     });
     Ok(from)
 }
 
 /// Where lines of a comparison go, at the pace of whoever reads them.
 struct Lines {
-    to: mpsc::Sender<DiffLine>,
+    to: mpsc::Sender<Result<DiffLine, CoreError>>,
     runtime: Handle,
     told: Option<Instant>,
 }
@@ -90,7 +87,7 @@ impl Lines {
         comparison: &Comparison,
         part: Part,
         options: &Options,
-    ) -> Result<DiffSummary, ApiError> {
+    ) -> Result<DiffSummary, CoreError> {
         let (bay, from, to) = (comparison.bay.clone(), comparison.from, comparison.to);
         let _ = self.line(DiffLine::Begin { bay, from, to, part });
         run(comparison, options, &mut |found| match found {
@@ -102,7 +99,7 @@ impl Lines {
                     return ControlFlow::Continue(());
                 }
                 self.told = Some(Instant::now());
-                match self.to.try_send(DiffLine::Progress(progress)) {
+                match self.to.try_send(Ok(DiffLine::Progress(progress))) {
                     Err(mpsc::error::TrySendError::Closed(_)) => ControlFlow::Break(()),
                     // A full channel holds things of more weight.
                     Err(mpsc::error::TrySendError::Full(_)) | Ok(()) => ControlFlow::Continue(()),
@@ -112,7 +109,7 @@ impl Lines {
     }
 
     fn line(&self, told: DiffLine) -> ControlFlow<()> {
-        match self.runtime.block_on(self.to.send_timeout(told, READ_WITHIN)) {
+        match self.runtime.block_on(self.to.send_timeout(Ok(told), READ_WITHIN)) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         }
@@ -126,7 +123,7 @@ pub async fn begin_review(
     who: &Principal,
     bay: &str,
     ask: DiffAsk,
-) -> Result<ReviewBegun, ApiError> {
+) -> Result<ReviewBegun, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayReview, bay)?;
     let ask = DiffAsk { part: Part::Workspace, ..ask };
     prepare_for(daemon, &handle, &ask, Some(Moment::Base)).await.map(ReviewBegun)
@@ -138,7 +135,7 @@ pub struct ReviewBegun(Comparison);
 
 impl ReviewBegun {
     /// Reads everything that changed, and reports what a person should know before it leaves the bay.
-    pub async fn run(self, teller: Teller) -> Result<Review, ApiError> {
+    pub async fn run(self, teller: Teller) -> Result<Review, CoreError> {
         review(self.0, teller).await
     }
 }
@@ -149,7 +146,7 @@ pub(super) async fn prepare(
     who: &Principal,
     bay: &str,
     ask: &DiffAsk,
-) -> Result<Comparison, ApiError> {
+) -> Result<Comparison, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayDiff, bay)?;
     prepare_for(daemon, &handle, ask, None).await
 }
@@ -160,11 +157,11 @@ async fn prepare_for(
     handle: &Arc<BayHandle>,
     ask: &DiffAsk,
     unless: Option<Moment>,
-) -> Result<Comparison, ApiError> {
+) -> Result<Comparison, CoreError> {
     let row = handle.row();
     bays::not_deleting(&row, "compared")?;
     if !row.disk_ready {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::BayState,
             format!("the bay {} has no files yet: it is {} ({})", row.name, row.state, row.reason),
             "repeat the command when it runs",
@@ -190,21 +187,21 @@ async fn prepare_for(
     }
     let turn = tokio::time::timeout(TURN_WITHIN, Arc::clone(&daemon.diffs).acquire_owned()).await;
     let Ok(Ok(turn)) = turn else {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::Interrupted,
             format!("{MAX_DIFFS} comparisons are going on already"),
             "repeat the command when one of them is done",
         ));
     };
     let (Some(after), Some(before)) = (wanted.pop(), wanted.pop()) else {
-        return Err(ApiError::internal(&DiffError::Stopped));
+        return Err(CoreError::internal(&DiffError::Stopped));
     };
     let bay = row.name.to_string();
     Ok(Comparison { bay, from, to, part: ask.part, before, after, pool: daemon.pool()?, _turn: turn })
 }
 
 /// The checkpoint that what the bay is now descends from; what it began from where there is none.
-async fn newest(daemon: &Daemon, handle: &BayHandle) -> Result<Moment, ApiError> {
+async fn newest(daemon: &Daemon, handle: &BayHandle) -> Result<Moment, CoreError> {
     let known = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
     let current = handle.row().checkpoint.filter(|name| known.iter().any(|row| row.name == *name));
     let name = current.or_else(|| known.last().map(|row| row.name));
@@ -234,7 +231,7 @@ pub(super) fn run(
     comparison: &Comparison,
     options: &Options,
     hear: &mut dyn FnMut(Found) -> ControlFlow<()>,
-) -> Result<DiffSummary, ApiError> {
+) -> Result<DiffSummary, CoreError> {
     let stage = |stage: &str| {
         Found::Told(Told::Progress(Progress { stage: stage.to_owned(), ..Progress::default() }))
     };
@@ -280,10 +277,13 @@ pub(super) fn run(
     let summary = bay_diff::compare(before.top(), after.top(), &options, listen).map_err(|e| failed(&e))?;
     for (side, moment) in [(&before, comparison.from), (&after, comparison.to)] {
         if !side.is_whole() {
-            return Err(ApiError::new(
+            return Err(CoreError::new(
                 ErrorCode::Interrupted,
                 format!("{moment} of {} was removed while it was compared", comparison.bay),
-                format!("`bay checkpoints ls {}` shows what is left to compare with", comparison.bay),
+                Hint::new(
+                    "{} shows what is left to compare with",
+                    [Action::ListCheckpoints(comparison.bay.as_str().into())],
+                ),
             ));
         }
     }
@@ -296,7 +296,7 @@ fn open(
     wanted: &Wanted,
     part: Part,
     hear: &mut dyn FnMut(Found) -> ControlFlow<()>,
-) -> Result<DiffSide, ApiError> {
+) -> Result<DiffSide, CoreError> {
     if let Side::Base { workspace: WorkspaceFrom::Checkout { repo, commit, branch }, .. } = &wanted.side
         && part == Part::Workspace
     {
@@ -306,27 +306,30 @@ fn open(
         pool.repo_checkout(*repo, commit, branch.as_deref(), report).map_err(|e| e.to_api())?;
     }
     pool.diff_side(wanted.bay, &wanted.side, part).map_err(|e| {
-        let mut error = e.to_api();
-        if matches!(wanted.side, Side::Base { .. }) {
-            error.message = format!("what the bay began from is gone: {}", error.message);
-            "compare with a checkpoint instead: `--from v1`".clone_into(&mut error.next);
+        let error = e.to_api();
+        if !matches!(wanted.side, Side::Base { .. }) {
+            return error;
         }
-        error
+        CoreError::new(
+            error.code,
+            format!("what the bay began from is gone: {}", error.message),
+            Hint::new("compare with a checkpoint instead: {}", [Action::CompareWithCheckpoint]),
+        )
     })
 }
 
-fn failed(error: &DiffError) -> ApiError {
+fn failed(error: &DiffError) -> CoreError {
     match error {
-        DiffError::Stopped => ApiError::new(
+        DiffError::Stopped => CoreError::new(
             ErrorCode::Interrupted,
             "the comparison was given up because nobody listened",
             "repeat the command",
         ),
-        DiffError::Top(_) => ApiError::internal(error),
+        DiffError::Top(_) => CoreError::internal(error),
     }
 }
 
-async fn review(comparison: Comparison, mut teller: Teller) -> Result<Review, ApiError> {
+async fn review(comparison: Comparison, mut teller: Teller) -> Result<Review, CoreError> {
     blocking(move || {
         reviewed(comparison, &mut |progress| {
             teller.progress(progress);
@@ -340,7 +343,7 @@ async fn review(comparison: Comparison, mut teller: Teller) -> Result<Review, Ap
 pub(crate) fn reviewed(
     comparison: Comparison,
     hear: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-) -> Result<Review, ApiError> {
+) -> Result<Review, CoreError> {
     let mut reviewer = Reviewer::default();
     let mut ignored = 0;
     let summary = run(&comparison, &Options::reviewed(), &mut |found| match found {

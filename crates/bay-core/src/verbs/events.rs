@@ -3,7 +3,7 @@
 use bay_store::Verdict;
 use bay_types::event::{Event, EventsVerified};
 use bay_types::principal::Principal;
-use bay_types::{ApiError, BayId};
+use bay_types::{BayId, CoreError};
 
 use crate::authorize::Verb;
 use crate::daemon::Daemon;
@@ -14,7 +14,7 @@ pub async fn list(
     who: &Principal,
     since: u64,
     bay: Option<&str>,
-) -> Result<Vec<Event>, ApiError> {
+) -> Result<Vec<Event>, CoreError> {
     daemon.permit(who, Verb::EventList)?;
     // A removed bay is known by its id only.
     let bay = match bay {
@@ -28,7 +28,7 @@ pub async fn list(
 }
 
 /// Walks the whole record and checks every hash, and that it continues the head that was signed last.
-pub async fn verify(daemon: &Daemon, who: &Principal) -> Result<EventsVerified, ApiError> {
+pub async fn verify(daemon: &Daemon, who: &Principal) -> Result<EventsVerified, CoreError> {
     daemon.permit(who, Verb::EventVerify)?;
     let verdict = daemon.store.events_verify().await.map_err(|e| e.to_api())?;
     Ok(match verdict {

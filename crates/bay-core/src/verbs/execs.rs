@@ -26,7 +26,7 @@ use bay_types::output::MAX_OUTPUT_HASHES;
 use bay_types::principal::Principal;
 use bay_types::trace::{TRACEPARENT_VARIABLE, Traceparent};
 use bay_types::usage::ExecCost;
-use bay_types::{ApiError, ErrorCode, ExecId, InputId};
+use bay_types::{Action, CoreError, ErrorCode, ExecId, Hint, InputId};
 use bytes::Bytes;
 use http::Method;
 
@@ -55,7 +55,7 @@ fn unseen(reason: EndReason) -> Exit {
 }
 
 /// What a shell reports for a command that could not be run, or was not found.
-fn not_started(error: &ApiError) -> Exit {
+fn not_started(error: &CoreError) -> Exit {
     let code = match error.code {
         ErrorCode::CommandNotFound => error.code.exit_code(),
         _ => ErrorCode::ExecStart.exit_code(),
@@ -119,20 +119,20 @@ fn ended_event(
 }
 
 /// The bay must be running for its guest to be asked.
-pub(crate) fn must_run(handle: &BayHandle) -> Result<(), ApiError> {
+pub(crate) fn must_run(handle: &BayHandle) -> Result<(), CoreError> {
     let row = handle.row();
     let name = &handle.name;
-    let next = match row.state {
+    let hint = match row.state {
         State::Running => return Ok(()),
-        State::Paused => format!("`bay resume {name}` thaws it"),
-        State::Stopped | State::Failed => format!("`bay start {name}` starts it"),
-        State::Deleting => "`bay up` makes a new one".to_owned(),
-        State::Creating | State::Starting | State::Stopping => "repeat the command in a moment".to_owned(),
+        State::Paused => Hint::new("{} thaws it", [Action::ResumeBay(name.into())]),
+        State::Stopped | State::Failed => Hint::new("{} starts it", [Action::StartBay(name.into())]),
+        State::Deleting => Hint::new("{} makes a new one", [Action::MakeBay]),
+        State::Creating | State::Starting | State::Stopping => "repeat the command in a moment".into(),
     };
-    Err(ApiError::new(
+    Err(CoreError::new(
         ErrorCode::BayState,
         format!("the bay {name} is {}, not running: {}", row.state, row.reason),
-        next,
+        hint,
     ))
 }
 
@@ -143,7 +143,7 @@ pub(super) async fn start(
     spec: &ExecSpec,
     parent: Option<Traceparent>,
     caller: Principal,
-) -> Result<ExecView, ApiError> {
+) -> Result<ExecView, CoreError> {
     spec.check()?;
     if let Some(known) = known(daemon, handle, spec).await? {
         return Ok(known);
@@ -173,7 +173,7 @@ pub(super) async fn start_attached(
     input: Option<InputId>,
     parent: Option<Traceparent>,
     caller: Principal,
-) -> Result<FrameStream, ApiError> {
+) -> Result<FrameStream, CoreError> {
     spec.check()?;
     must_run(handle)?;
     let starting = handle.exec_starting(spec.id);
@@ -196,14 +196,14 @@ pub(super) async fn attach(
     exec: &str,
     since: u64,
     input: Option<InputId>,
-) -> Result<FrameStream, ApiError> {
+) -> Result<FrameStream, CoreError> {
     let row = find(daemon, handle, exec).await?;
     must_run(handle)?;
     handle.guest.upgrade(&path(row.id, &format!("/attach?since={since}")), Bytes::new(), input).await
 }
 
 /// An exec that is over is answered from memory alone, also when its bay no longer runs.
-async fn known(daemon: &Daemon, handle: &BayHandle, spec: &ExecSpec) -> Result<Option<ExecView>, ApiError> {
+async fn known(daemon: &Daemon, handle: &BayHandle, spec: &ExecSpec) -> Result<Option<ExecView>, CoreError> {
     if handle.row().state == State::Running {
         return Ok(None);
     }
@@ -219,12 +219,12 @@ async fn known(daemon: &Daemon, handle: &BayHandle, spec: &ExecSpec) -> Result<O
 
 /// What the guest is asked to run: as it was asked for, in the trace that was written down with it. A repeated request
 /// so asks for the very same.
-fn body(spec: &ExecSpec, row: &ExecRow) -> Result<Bytes, ApiError> {
+fn body(spec: &ExecSpec, row: &ExecRow) -> Result<Bytes, CoreError> {
     let bytes = match in_trace(spec, row) {
         Some(traced) => serde_json::to_vec(&traced),
         None => serde_json::to_vec(spec),
     };
-    bytes.map(Bytes::from).map_err(|e| ApiError::internal(&e))
+    bytes.map(Bytes::from).map_err(|e| CoreError::internal(&e))
 }
 
 /// The same with the trace in its environment, unless the caller chose one, or there is no room for it.
@@ -270,7 +270,7 @@ async fn insert(
     spec: &ExecSpec,
     parent: Option<Traceparent>,
     caller: Principal,
-) -> Result<ExecRow, ApiError> {
+) -> Result<ExecRow, CoreError> {
     let trace = daemon.telemetry.place(parent);
     let inserted = daemon
         .store
@@ -295,8 +295,8 @@ async fn refused(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     starting: Starting,
-    error: ApiError,
-) -> ApiError {
+    error: CoreError,
+) -> CoreError {
     match error.code {
         ErrorCode::GuestUnreachable | ErrorCode::Interrupted | ErrorCode::Internal => {
             // Why it does not answer is the reconciler's to find out.
@@ -400,13 +400,13 @@ async fn prune(daemon: &Daemon, handle: &BayHandle, row: &ExecRow) {
     }
 }
 
-async fn guest_status(handle: &BayHandle, id: ExecId) -> Result<ExecStatus, ApiError> {
+async fn guest_status(handle: &BayHandle, id: ExecId) -> Result<ExecStatus, CoreError> {
     let status: ExecStatus =
         handle.guest.json(Method::GET, &path(id, ""), Bytes::new(), REFRESH_WITHIN).await?;
     if status.spec.id == id {
         return Ok(status);
     }
-    Err(ApiError::new(ErrorCode::GuestUnreachable, "the guest answered for another exec", ""))
+    Err(CoreError::new(ErrorCode::GuestUnreachable, "the guest answered for another exec", ""))
 }
 
 /// Asks the guest about open execs and writes down what ended. Bounded in time, for somebody who waits.
@@ -425,8 +425,9 @@ pub(crate) async fn refresh_all(daemon: &Daemon, handle: &BayHandle) {
     }
 }
 
-/// What ends the kept output for somebody who follows an exec that was not over when the guest could not tell.
-pub(crate) async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Result<Frame, ApiError> {
+/// What ends the kept output for somebody who follows an exec that was not over when the guest could not tell: its exit, or
+/// why it cannot be followed.
+pub(crate) async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Result<Frame, CoreError> {
     match must_run(handle) {
         // It may have become lost just now.
         Ok(()) if !handle.execs_starting().contains(&id) => drop(refresh(daemon, handle, id).await),
@@ -442,14 +443,14 @@ pub(crate) async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> R
     // On the way to or from running, whoever follows comes back; anything else will not change by waiting.
     let passing =
         matches!(handle.row().state, State::Running | State::Creating | State::Starting | State::Stopping);
-    Ok(Frame::Error(match must_run(handle) {
+    Err(match must_run(handle) {
         Err(error) if !passing => error,
-        _ => ApiError::new(
+        _ => CoreError::new(
             ErrorCode::Interrupted,
             format!("the guest of the bay {} cannot be followed right now", handle.name),
             "repeat the command in a moment",
         ),
-    }))
+    })
 }
 
 /// Asks the guest about one open exec, and writes its end down when there is one. An end that the guest did not see itself is
@@ -491,12 +492,12 @@ pub(crate) async fn close_all(daemon: &Daemon, handle: &BayHandle, why: EndReaso
 }
 
 /// By id, number, or the end of an id.
-pub(super) async fn find(daemon: &Daemon, handle: &BayHandle, given: &str) -> Result<ExecRow, ApiError> {
+pub(super) async fn find(daemon: &Daemon, handle: &BayHandle, given: &str) -> Result<ExecRow, CoreError> {
     let missing = |message: String| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::ExecNotFound,
             message,
-            format!("`bay execs ls {}` shows the execs there are", handle.name),
+            Hint::new("{} shows the execs there are", [Action::ListExecs((&handle.name).into())]),
         )
     };
     let shown: String = given.chars().take(64).collect();
@@ -524,7 +525,7 @@ pub(super) async fn find(daemon: &Daemon, handle: &BayHandle, given: &str) -> Re
 }
 
 /// One exec as it is now.
-pub(super) async fn show(daemon: &Daemon, handle: &BayHandle, exec: &str) -> Result<ExecView, ApiError> {
+pub(super) async fn show(daemon: &Daemon, handle: &BayHandle, exec: &str) -> Result<ExecView, CoreError> {
     let row = find(daemon, handle, exec).await?;
     let starting = handle.execs_starting().contains(&row.id);
     if row.ended_at.is_some() || starting || handle.row().state != State::Running {
@@ -542,7 +543,7 @@ pub(super) async fn show(daemon: &Daemon, handle: &BayHandle, exec: &str) -> Res
     Ok(view)
 }
 
-pub(super) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<ExecView>, ApiError> {
+pub(super) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<ExecView>, CoreError> {
     if handle.execs_open() > 0 && handle.row().state == State::Running {
         refresh_open(daemon, handle).await;
     }
@@ -556,9 +557,9 @@ pub(super) async fn signal(
     exec: &str,
     signal: SignalRequest,
     caller: Principal,
-) -> Result<Signalled, ApiError> {
+) -> Result<Signalled, CoreError> {
     if !(1..=64).contains(&signal.signal) {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::InvalidInput,
             format!("{} is no signal", signal.signal),
             "`kill -l` lists the signals",
@@ -580,8 +581,8 @@ pub(super) async fn signal(
         by: caller.by(),
     });
     daemon.store.event_append(Some(handle.id), &event).await.map_err(|e| e.to_api())?;
-    let body = serde_json::to_vec(&signal).map_err(|e| ApiError::internal(&e))?;
-    let answer: Result<Signalled, ApiError> =
+    let body = serde_json::to_vec(&signal).map_err(|e| CoreError::internal(&e))?;
+    let answer: Result<Signalled, CoreError> =
         handle.guest.json(Method::POST, &path(row.id, "/signal"), body.into(), ANSWER_WITHIN).await;
     match answer {
         // It was forgotten with everything it left, or ran under an earlier guest, which ended with all its processes.

@@ -2,7 +2,7 @@
 //! fetches the same one at that moment begins anew.
 
 use bay_pool::{Pool, PoolError};
-use bay_types::{ApiError, ErrorCode, RepoId};
+use bay_types::{Action, CoreError, ErrorCode, Hint, RepoId};
 
 use crate::followers::Teller;
 
@@ -15,7 +15,7 @@ pub(crate) fn bring<T>(
     url: &str,
     teller: &mut Teller,
     have: impl Fn(RepoId, Fetched) -> Result<Option<T>, PoolError>,
-) -> Result<(RepoId, T), ApiError> {
+) -> Result<(RepoId, T), CoreError> {
     for _ in 0..ATTEMPTS {
         let repo = pool.repo_for(url).map_err(|e| e.to_api())?;
         if let Ok(Some(found)) = have(repo, Fetched::NotYet) {
@@ -33,7 +33,7 @@ pub(crate) fn bring<T>(
             }
         }
     }
-    Err(ApiError::new(
+    Err(CoreError::new(
         ErrorCode::Interrupted,
         "the repository was removed from the cache while it was being fetched",
         "repeat the command",
@@ -64,15 +64,15 @@ pub(crate) fn is_remote(given: &str) -> bool {
 }
 
 /// The daemon is root and opens no repository whose path a caller names: the caller's own git reads it.
-pub(crate) fn refuse_local(location: &str) -> Result<(), ApiError> {
+pub(crate) fn refuse_local(location: &str) -> Result<(), CoreError> {
     if !is_local(location) {
         return Ok(());
     }
     let shown: String = location.chars().take(200).collect();
-    Err(ApiError::new(
+    Err(CoreError::new(
         ErrorCode::InvalidInput,
         format!("{shown:?} is a path of this host, which the daemon does not open"),
-        "`bay up PATH` brings a local repository, and what is new in it",
+        Hint::new("{} brings a local repository, and what is new in it", [Action::MakeBayFromPath]),
     ))
 }
 

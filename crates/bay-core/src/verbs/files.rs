@@ -7,14 +7,14 @@ use bay_text::percent::path_value;
 use bay_types::event::file::FileWrite;
 use bay_types::guest::FileStat;
 use bay_types::principal::Principal;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{CoreError, ErrorCode};
 use bytes::Bytes;
 use http::Method;
 
 use super::execs;
 use crate::authorize::Verb;
 use crate::byte_stream::ByteStream;
-use crate::channel::{ANSWER_WITHIN, Answer};
+use crate::channel::{ANSWER_WITHIN, Answer, new_guest};
 use crate::daemon::Daemon;
 use crate::validate;
 
@@ -37,14 +37,14 @@ pub struct Place {
 }
 
 impl Place {
-    fn check(&self) -> Result<(), ApiError> {
+    fn check(&self) -> Result<(), CoreError> {
         validate::bay_path(&self.path)?;
         let odd_mode = self.mode.as_ref().is_some_and(|mode| {
             mode.is_empty() || mode.len() > MAX_MODE || !mode.bytes().all(|b| matches!(b, b'0'..=b'7'))
         });
         let odd_user = self.user.as_ref().is_some_and(|user| user.is_empty() || user.len() > MAX_USER);
         if odd_mode || odd_user {
-            return Err(ApiError::new(
+            return Err(CoreError::new(
                 ErrorCode::InvalidInput,
                 "the mode is not octal, or the user's name is empty or too long",
                 "give a mode such as 644 and a user of the bay",
@@ -83,7 +83,7 @@ impl fmt::Debug for Upload {
 }
 
 /// What a path of a bay is.
-pub async fn stat(daemon: &Daemon, who: &Principal, bay: &str, place: &Place) -> Result<FileStat, ApiError> {
+pub async fn stat(daemon: &Daemon, who: &Principal, bay: &str, place: &Place) -> Result<FileStat, CoreError> {
     daemon.permit(who, Verb::FileRead)?;
     place.check()?;
     let handle = daemon.bay_for(who, Verb::FileRead, bay)?;
@@ -92,7 +92,7 @@ pub async fn stat(daemon: &Daemon, who: &Principal, bay: &str, place: &Place) ->
 }
 
 /// Reads one file.
-pub async fn read(daemon: &Daemon, who: &Principal, bay: &str, place: &Place) -> Result<Answer, ApiError> {
+pub async fn read(daemon: &Daemon, who: &Principal, bay: &str, place: &Place) -> Result<Answer, CoreError> {
     send_out(daemon, who, bay, place, "files").await
 }
 
@@ -102,7 +102,7 @@ pub async fn read_archive(
     who: &Principal,
     bay: &str,
     place: &Place,
-) -> Result<Answer, ApiError> {
+) -> Result<Answer, CoreError> {
     send_out(daemon, who, bay, place, "archive").await
 }
 
@@ -113,13 +113,13 @@ pub async fn write(
     bay: &str,
     place: &Place,
     upload: Upload,
-) -> Result<FileStat, ApiError> {
+) -> Result<FileStat, CoreError> {
     let said = take_in(daemon, who, bay, place, "files", upload).await?;
     serde_json::from_slice(&said).map_err(|e| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::GuestUnreachable,
             format!("the guest of this bay did not say what it wrote: {e}"),
-            "`bay stop NAME` and `bay start NAME` give it a new guest",
+            new_guest(),
         )
     })
 }
@@ -131,7 +131,7 @@ pub async fn write_archive(
     bay: &str,
     place: &Place,
     upload: Upload,
-) -> Result<(), ApiError> {
+) -> Result<(), CoreError> {
     take_in(daemon, who, bay, place, "archive", upload).await.map(drop)
 }
 
@@ -143,7 +143,7 @@ pub async fn watch(
     bay: &str,
     path: &str,
     recursive: bool,
-) -> Result<ByteStream, ApiError> {
+) -> Result<ByteStream, CoreError> {
     daemon.permit(who, Verb::FileWatch)?;
     validate::bay_path(path)?;
     let handle = daemon.bay_for(who, Verb::FileWatch, bay)?;
@@ -159,7 +159,7 @@ async fn send_out(
     bay: &str,
     place: &Place,
     noun: &str,
-) -> Result<Answer, ApiError> {
+) -> Result<Answer, CoreError> {
     daemon.permit(who, Verb::FileRead)?;
     place.check()?;
     let handle = daemon.bay_for(who, Verb::FileRead, bay)?;
@@ -174,7 +174,7 @@ async fn take_in(
     place: &Place,
     noun: &str,
     upload: Upload,
-) -> Result<Bytes, ApiError> {
+) -> Result<Bytes, CoreError> {
     let handle = daemon.bay_for(who, Verb::FileWrite, bay)?;
     place.check()?;
     execs::must_run(&handle)?;

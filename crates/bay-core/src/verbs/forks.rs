@@ -9,7 +9,7 @@ use bay_types::checkpoint::{CheckpointKind, ForkCreate, Forked, MAX_FORKS, Point
 use bay_types::event;
 use bay_types::event::bay::BayForked;
 use bay_types::principal::Principal;
-use bay_types::{ApiError, BayName, ErrorCode};
+use bay_types::{Action, BayName, CoreError, ErrorCode, Hint};
 
 use super::checkpoints::{self, Wanted};
 use super::{bays, memory};
@@ -29,7 +29,7 @@ pub async fn fork(
     who: &Principal,
     bay: &str,
     wanted: ForkCreate,
-) -> Result<Forked, ApiError> {
+) -> Result<Forked, CoreError> {
     let parent = daemon.bay_for(who, Verb::BayFork, bay)?;
     to_the_end(make_children(Arc::clone(daemon), parent, wanted, *who)).await
 }
@@ -39,9 +39,9 @@ async fn make_children(
     parent: Arc<BayHandle>,
     wanted: ForkCreate,
     caller: Principal,
-) -> Result<Forked, ApiError> {
+) -> Result<Forked, CoreError> {
     if !(1..=MAX_FORKS).contains(&wanted.count) {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::InvalidInput,
             format!("{} is not a number of bays that a fork can make", wanted.count),
             format!("give one from 1 to {MAX_FORKS}"),
@@ -118,7 +118,7 @@ async fn make_children(
         let event = Draft::of(BayForked { checkpoint: point.name.into(), children: names, by: caller.by() });
         daemon.store.event_append(Some(parent.id), &event).await.map_err(|e| e.to_api())?;
     }
-    let (mut bays, mut failed): (Vec<BayView>, Vec<(BayName, ApiError)>) = (Vec::new(), Vec::new());
+    let (mut bays, mut failed): (Vec<BayView>, Vec<(BayName, CoreError)>) = (Vec::new(), Vec::new());
     for (handle, asked) in &children {
         match bays::reach(&daemon, handle, *asked, State::Running, Duration::ZERO).await {
             Ok(view) => bays.push(view),
@@ -139,10 +139,10 @@ async fn make_children(
 fn incomplete(
     count: u32,
     running: &[BayView],
-    failed: &[(BayName, ApiError)],
-    not_made: Option<&(BayName, ApiError)>,
-    first: &ApiError,
-) -> ApiError {
+    failed: &[(BayName, CoreError)],
+    not_made: Option<&(BayName, CoreError)>,
+    first: &CoreError,
+) -> CoreError {
     let mut parts = Vec::new();
     if let Some((name, error)) = not_made {
         parts.push(format!("{name} could not be made: {}", error.message));
@@ -156,22 +156,28 @@ fn incomplete(
         names => format!("{} of {count} children run: {}", names.len(), names.join(", ")),
     });
     let left: Vec<&str> = names.into_iter().chain(failed.iter().map(|(name, _)| name.as_str())).collect();
-    let next = match left.as_slice() {
-        [] => first.next.clone(),
-        left => format!("`bay rm {}` removes those that were made; {}", left.join(" "), first.next),
+    let hint = match left.as_slice() {
+        [] => first.hint.clone(),
+        left => {
+            let made = Action::RemoveBays(left.iter().map(ToString::to_string).collect());
+            Hint::new("{} removes those that were made", [made]).and(first.hint.clone())
+        }
     };
-    ApiError::new(first.code, parts.join("; "), next)
+    CoreError::new(first.code, parts.join("; "), hint)
 }
 
 /// Refuses children that this host has no memory for, before there is any of them.
-fn has_room(daemon: &Daemon, parent: &BayHandle, each: u64, count: u32) -> Result<(), ApiError> {
+fn has_room(daemon: &Daemon, parent: &BayHandle, each: u64, count: u32) -> Result<(), CoreError> {
     daemon.admission.fits(each.saturating_mul(u64::from(count))).map_err(|shortage| {
         let what = match count {
             1 => format!("a fork of the running {}", parent.name),
             _ => format!("{count} bays that go on from {}", parent.name),
         };
-        let next = "make fewer, or stop other bays; `--files-only` makes bays that start anew from the files";
-        shortage.refusal(&what, next.to_owned())
+        let hint = Hint::new(
+            "make fewer, or stop other bays; {} makes bays that start anew from the files",
+            [Action::FilesOnly],
+        );
+        shortage.refusal(&what, hint)
     })
 }
 
@@ -182,7 +188,7 @@ async fn child(
     name: BayName,
     lineage: Lineage,
     caller: Principal,
-) -> Result<(Arc<BayHandle>, u64), ApiError> {
+) -> Result<(Arc<BayHandle>, u64), CoreError> {
     let row = parent.row();
     let by = caller.by();
     let new = BayNew {

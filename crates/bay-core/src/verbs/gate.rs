@@ -14,7 +14,7 @@ use bay_types::exec::ExecSpec;
 use bay_types::policy::Origin;
 use bay_types::principal::{Kind, Principal};
 use bay_types::service::{HealthCheck, ServiceName, ServiceSpec};
-use bay_types::{ApiError, ApprovalId, ErrorCode, ExecId};
+use bay_types::{Action, ApprovalId, CoreError, ErrorCode, ExecId, Hint, HintBay};
 use jiff::Timestamp;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -54,7 +54,7 @@ enum What<'a> {
 }
 
 impl<'a> Command<'a> {
-    fn exec(spec: &'a ExecSpec) -> Result<Self, ApiError> {
+    fn exec(spec: &'a ExecSpec) -> Result<Self, CoreError> {
         let same = ExecSpec { id: ExecId::NONE, ..spec.clone() };
         Ok(Self {
             argv: &spec.argv,
@@ -80,14 +80,14 @@ impl Command<'_> {
     }
 
     /// Refuses a command that no card can show whole.
-    fn fits_on_a_card(&self, caller: Principal) -> Result<(), ApiError> {
+    fn fits_on_a_card(&self, caller: Principal) -> Result<(), CoreError> {
         let env = self.shown_env(caller);
         let texts = self.argv.iter().chain(&env).chain(&self.settings).chain(self.cwd).chain(self.user);
         let bytes: usize = texts.map(|text| text.len() + 1).sum();
         if bytes <= MAX_ASKED_BYTES {
             return Ok(());
         }
-        Err(ApiError::new(
+        Err(CoreError::new(
             ErrorCode::Denied,
             format!(
                 "the command was not started: a person has to be asked about it, and it has {bytes} bytes, of which a \
@@ -112,8 +112,8 @@ fn settings(spec: &ServiceSpec) -> Vec<String> {
     lines
 }
 
-fn digest(of: &impl Serialize) -> Result<String, ApiError> {
-    let bytes = serde_json::to_vec(of).map_err(|error| ApiError::internal(&error))?;
+fn digest(of: &impl Serialize) -> Result<String, CoreError> {
+    let bytes = serde_json::to_vec(of).map_err(|error| CoreError::internal(&error))?;
     Ok(hex::encode(Sha256::digest(&bytes)))
 }
 
@@ -124,8 +124,8 @@ pub(crate) async fn pass(
     spec: &ExecSpec,
     wanted: bool,
     caller: Principal,
-) -> Result<(), ApiError> {
-    let check = || spec.check();
+) -> Result<(), CoreError> {
+    let check = || spec.check().map_err(Into::into);
     let command = Command::exec(spec)?;
     loop {
         match decide(daemon, handle, &command, wanted, caller, check).await? {
@@ -147,7 +147,7 @@ pub(crate) async fn pass_service(
     name: &ServiceName,
     spec: &ServiceSpec,
     caller: Principal,
-) -> Result<(), ApiError> {
+) -> Result<(), CoreError> {
     let health = match spec.health.as_ref().map(|health| &health.check) {
         Some(HealthCheck::Command { argv }) => Some(argv),
         _ => None,
@@ -197,8 +197,8 @@ async fn decide(
     command: &Command<'_>,
     wanted: bool,
     caller: Principal,
-    check: impl Fn() -> Result<(), ApiError>,
-) -> Result<Decision, ApiError> {
+    check: impl Fn() -> Result<(), CoreError>,
+) -> Result<Decision, CoreError> {
     let held_for = if caller.kind() == Kind::Bay { HELD_FOR_BAY } else { HELD_FOR };
     loop {
         let compiled = policy::effective(daemon, handle).await;
@@ -224,21 +224,21 @@ async fn decide(
         match questions::ask(daemon, handle, &wish, Instant::now() + held_for).await? {
             Verdict::Allowed(question) => return Ok(Decision::Allowed(question)),
             Verdict::Denied(why) => {
-                return Err(ApiError::new(
+                return Err(CoreError::new(
                     ErrorCode::Denied,
                     format!("the command was not started: {why}"),
-                    "`bay approvals --all` shows what was asked and answered",
+                    Hint::new("{} shows what was asked and answered", [Action::ListAllApprovals]),
                 ));
             }
             Verdict::Waiting(question) if caller.kind() == Kind::Bay => {
-                return Err(ApiError::new(
+                return Err(CoreError::new(
                     ErrorCode::ApprovalPending,
                     format!("a person has to answer first whether the command may run ({})", question.id),
                     "repeat the command: it is the same question, and finds its answer",
                 ));
             }
             Verdict::Waiting(question) => {
-                return Err(ApiError::new(
+                return Err(CoreError::new(
                     ErrorCode::Interrupted,
                     format!("nobody has answered {} yet, and the daemon is about to end", question.id),
                     "repeat the command: it waits for the same answer",
@@ -246,7 +246,7 @@ async fn decide(
             }
             Verdict::Reconsider => {}
             Verdict::Ending => {
-                return Err(ApiError::new(
+                return Err(CoreError::new(
                     ErrorCode::Interrupted,
                     "the daemon is about to end, and asks nothing more",
                     "repeat the command in a moment",
@@ -263,7 +263,7 @@ async fn use_allow(
     command: &Command<'_>,
     question: &Question,
     caller: Principal,
-) -> Result<bool, ApiError> {
+) -> Result<bool, CoreError> {
     let (argv, left_out) = execs::event_argv(command.argv);
     let (approval, by) = (question.id.into(), caller.by());
     let draft = match command.what {
@@ -290,12 +290,12 @@ async fn use_allow(
     Ok(true)
 }
 
-fn refused(rule: &ExecRule) -> ApiError {
+fn refused(rule: &ExecRule) -> CoreError {
     let why = rule.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    ApiError::new(
+    CoreError::new(
         ErrorCode::Denied,
         format!("the command was not started: rule {} at {} denies it{why}", rule.id, rule.origin),
-        "`bay policy show NAME` shows the rules that hold",
+        Hint::new("{} shows the rules that hold", [Action::ShowPolicy(HintBay::OfRequest)]),
     )
 }
 

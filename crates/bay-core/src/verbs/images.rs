@@ -6,7 +6,7 @@ use bay_store::Draft;
 use bay_types::event::pool::{ImageImported, ImageRemoved};
 use bay_types::image::{ImageImport, ImageView};
 use bay_types::principal::Principal;
-use bay_types::{ApiError, ErrorCode, ImageId};
+use bay_types::{Action, CoreError, ErrorCode, Hint, ImageId};
 
 use super::ends_id;
 use crate::authorize::Verb;
@@ -36,7 +36,7 @@ fn counted(daemon: &Daemon, mut image: ImageView) -> ImageView {
     image
 }
 
-pub async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<ImageView>, ApiError> {
+pub async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<ImageView>, CoreError> {
     daemon.permit(who, Verb::ImageList)?;
     let images = daemon.with_pool(bay_pool::Pool::image_list).await?;
     Ok(images.into_iter().map(|image| counted(daemon, image)).collect())
@@ -47,14 +47,14 @@ pub async fn import(
     who: &Principal,
     import: ImageImport,
     teller: Teller,
-) -> Result<ImageView, ApiError> {
+) -> Result<ImageView, CoreError> {
     daemon.permit(who, Verb::ImageImport)?;
     let (daemon, who) = (Arc::clone(daemon), *who);
     to_the_end(async move { Ok(import_image(&daemon, import, who, teller).await?.0) }).await
 }
 
 /// Removes an image that no bay names.
-pub async fn remove(daemon: &Arc<Daemon>, who: &Principal, given: &str) -> Result<(), ApiError> {
+pub async fn remove(daemon: &Arc<Daemon>, who: &Principal, given: &str) -> Result<(), CoreError> {
     daemon.permit(who, Verb::ImageDelete)?;
     let (daemon, who, given) = (Arc::clone(daemon), *who, given.to_owned());
     to_the_end(async move { remove_image(&daemon, given, who).await }).await
@@ -66,14 +66,14 @@ pub(super) async fn import_image(
     import: ImageImport,
     caller: Principal,
     mut teller: Teller,
-) -> Result<(ImageView, Teller), ApiError> {
+) -> Result<(ImageView, Teller), CoreError> {
     let host_or_path =
         import.source == "host" || ["dir:/", "tar:/"].iter().any(|kind| import.source.starts_with(kind));
     if !host_or_path || import.source.contains('\0') || import.add.len() > MAX_ADD {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::InvalidInput,
             "an image comes from `host`, `dir:/path` or `tar:/path`",
-            "`bay images import host` takes this host's own tools",
+            Hint::new("{} takes this host's own tools", [Action::ImportHostImage]),
         ));
     }
     let pool = daemon.pool()?;
@@ -103,7 +103,7 @@ pub(super) async fn import_image(
 }
 
 /// By id, name or source, the newest of several; or by the end of an id that only one has.
-fn pick(images: Vec<ImageView>, given: &str) -> Result<ImageView, ApiError> {
+fn pick(images: Vec<ImageView>, given: &str) -> Result<ImageView, CoreError> {
     let named = images
         .iter()
         .filter(|image| image.id.to_string() == given || image.name == given || image.source == given)
@@ -113,7 +113,8 @@ fn pick(images: Vec<ImageView>, given: &str) -> Result<ImageView, ApiError> {
     }
     let shown: String = given.chars().take(100).collect();
     let missing = |message: String| {
-        ApiError::new(ErrorCode::ImageNotFound, message, "`bay images ls` shows the images there are")
+        let hint = Hint::new("{} shows the images there are", [Action::ListImages]);
+        CoreError::new(ErrorCode::ImageNotFound, message, hint)
     };
     let mut ending = images.into_iter().filter(|image| ends_id(&image.id, given));
     match (ending.next(), ending.next()) {
@@ -123,12 +124,12 @@ fn pick(images: Vec<ImageView>, given: &str) -> Result<ImageView, ApiError> {
     }
 }
 
-async fn remove_image(daemon: &Daemon, given: String, caller: Principal) -> Result<(), ApiError> {
+async fn remove_image(daemon: &Daemon, given: String, caller: Principal) -> Result<(), CoreError> {
     let _alone = daemon.alone().await?;
     let image = pick(daemon.with_pool(bay_pool::Pool::image_list).await?, &given)?;
     let bays = bays_of(daemon, image.id);
     if !bays.is_empty() {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::ImageInUse,
             format!("the image {} is used by {}", image.name, some(&bays)),
             "remove those bays first",

@@ -19,7 +19,7 @@ use bay_types::event::inside::{HoldReleased, HoldTaken, InsideLeftOut};
 use bay_types::event::service::{ServiceDefine, ServiceRemove};
 use bay_types::inside::{Answered, Ask, InsideChange, InsideDiff};
 use bay_types::principal::{INSIDE, Principal};
-use bay_types::{ApiError, CheckpointName, ErrorCode};
+use bay_types::{Action, CheckpointName, CoreError, ErrorCode};
 use http::Method;
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -91,15 +91,15 @@ pub(crate) fn heard(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, ask:
 }
 
 /// Refuses what a process of the bay causes and the record has no room for.
-pub(crate) async fn has_record_room(daemon: &Daemon, handle: &BayHandle) -> Result<(), ApiError> {
+pub(crate) async fn has_record_room(daemon: &Daemon, handle: &BayHandle) -> Result<(), CoreError> {
     let has_room = handle.wishes.record.has_room(&daemon.store, handle.id).await;
     if has_room.map_err(|e| e.to_api())? { Ok(()) } else { Err(used_up()) }
 }
 
-fn over_its_share(wait: Duration) -> ApiError {
+fn over_its_share(wait: Duration) -> CoreError {
     // A part of a second is rounded up: who comes then is not told to come again.
     let seconds = wait.as_secs() + 1;
-    ApiError::new(
+    CoreError::new(
         ErrorCode::Interrupted,
         "the daemon has worked for this bay as long as it may for one bay",
         format!("try again in {seconds} s"),
@@ -109,7 +109,7 @@ fn over_its_share(wait: Duration) -> ApiError {
 fn refuse(handle: &Arc<BayHandle>, id: u64) -> bool {
     let handle = Arc::clone(handle);
     tokio::spawn(async move {
-        let error = ApiError::new(
+        let error = CoreError::new(
             ErrorCode::Interrupted,
             "the bay asks faster than it is answered",
             "try again in some seconds",
@@ -119,24 +119,34 @@ fn refuse(handle: &Arc<BayHandle>, id: u64) -> bool {
     false
 }
 
-async fn answer(handle: &BayHandle, id: u64, outcome: Result<Value, ApiError>) {
+async fn answer(handle: &BayHandle, id: u64, outcome: Result<Value, CoreError>) {
     let answered = match outcome {
         Ok(value) => Answered { value, error: None },
-        Err(error) => Answered { value: Value::Null, error: Some(error) },
+        Err(error) => Answered { value: Value::Null, error: Some(error.worded(words)) },
     };
     let body = serde_json::to_vec(&answered).unwrap_or_default();
     // After a restore there is nobody left who asked.
     let _ = handle.guest.bytes(Method::POST, &format!("/v1/asks/{id}"), body.into(), ANSWER_WITHIN).await;
 }
 
+/// What a process of the bay can do itself. Of everything else it can only hear from the operator.
+fn words(action: &Action) -> Option<String> {
+    let command = match action {
+        Action::ListCheckpoints(_) => "`bay-ctl checkpoints`",
+        Action::ListServices(_) => "`bay-ctl services ls`",
+        _ => return None,
+    };
+    Some(command.to_owned())
+}
+
 /// Whoever asks for it ends with it. So it is answered as soon as nothing can be wrong with it any more, and done when the
 /// answer had time to be read.
 async fn restore(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, checkpoint: CheckpointName) {
     let (who, bay) = (Principal::bay(handle.id), handle.id.to_string());
-    let tell = |before: Result<CheckpointView, ApiError>| async {
+    let tell = |before: Result<CheckpointView, CoreError>| async {
         let kept = before.is_ok();
         let before =
-            before.and_then(|before| serde_json::to_value(before).map_err(|e| ApiError::internal(&e)));
+            before.and_then(|before| serde_json::to_value(before).map_err(|e| CoreError::internal(&e)));
         answer(handle, id, before).await;
         if kept {
             tokio::time::sleep(READ_WITHIN).await;
@@ -153,9 +163,9 @@ async fn grant(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     ask: Ask,
-) -> (Result<Value, ApiError>, Duration) {
-    fn told(value: impl serde::Serialize) -> Result<Value, ApiError> {
-        serde_json::to_value(value).map_err(|e| ApiError::internal(&e))
+) -> (Result<Value, CoreError>, Duration) {
+    fn told(value: impl serde::Serialize) -> Result<Value, CoreError> {
+        serde_json::to_value(value).map_err(|e| CoreError::internal(&e))
     }
     let (who, bay) = (Principal::bay(handle.id), handle.id.to_string());
     match ask {
@@ -183,13 +193,13 @@ async fn checkpoint(
     who: &Principal,
     bay: &str,
     message: Option<String>,
-) -> Result<CheckpointView, ApiError> {
+) -> Result<CheckpointView, CoreError> {
     let all = checkpoints::list(daemon, who, bay).await?;
     if all.iter().filter(|one| one.by == who.by()).count() >= MAX_FROM_INSIDE {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::NotEnough,
             format!("{MAX_FROM_INSIDE} checkpoints were made from inside the bay already"),
-            "the operator can remove some: `bay checkpoints rm`",
+            "the operator can remove some",
         ));
     }
     let create = CheckpointCreate { message, kind: Some(CheckpointKind::Files) };
@@ -202,7 +212,7 @@ async fn diff(
     who: &Principal,
     bay: &str,
     ask: &DiffAsk,
-) -> (Result<InsideDiff, ApiError>, Duration) {
+) -> (Result<InsideDiff, CoreError>, Duration) {
     let worked = Arc::new(std::sync::Mutex::new(Duration::ZERO));
     let found = compare(daemon, who, bay, ask, Arc::clone(&worked)).await;
     let worked = *worked.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -215,12 +225,12 @@ async fn compare(
     bay: &str,
     ask: &DiffAsk,
     worked: Arc<std::sync::Mutex<Duration>>,
-) -> Result<InsideDiff, ApiError> {
+) -> Result<InsideDiff, CoreError> {
     let late = || {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::Interrupted,
             format!("the comparison took longer than {} s", DIFF_WITHIN.as_secs()),
-            "compare with a later checkpoint, or ask the operator of the bay for a `bay diff`",
+            "compare with a later checkpoint, or ask the operator of the bay to compare",
         )
     };
     let until = Instant::now() + DIFF_WITHIN;

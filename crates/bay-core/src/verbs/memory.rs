@@ -8,7 +8,7 @@ use bay_store::BayRow;
 use bay_types::bay::State;
 use bay_types::checkpoint::Point as At;
 use bay_types::runtime::RuntimeHandle;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{Action, CoreError, ErrorCode, Hint};
 
 use crate::backends::{Backends, refusal};
 use crate::background::blocking;
@@ -30,16 +30,18 @@ impl Obstacles {
     }
 
     /// For a caller who will have nothing else: a checkpoint, or with `hold` a pause.
-    pub(super) fn refusal(&self, bay: &BayHandle, hold: bool) -> ApiError {
+    pub(super) fn refusal(&self, bay: &BayHandle, hold: bool) -> CoreError {
         let instead = if hold {
-            format!("`bay pause {}` freezes it in memory", bay.name)
+            Hint::new("{} freezes it in memory", [Action::PauseBay((&bay.name).into())])
         } else {
-            "`--files-only` captures the files".to_owned()
+            Hint::new("{} captures the files", [Action::FilesOnly])
         };
-        ApiError::new(
+        CoreError::new(
             ErrorCode::MemoryUnavailable,
             format!("what runs in {} cannot be captured: {}", bay.name, self.0.join("; ")),
-            format!("end what is named and try again; {instead}; `bay doctor` tells what this host can do"),
+            Hint::from("end what is named and try again")
+                .and(instead)
+                .and(Hint::new("{} tells what this host can do", [Action::Doctor])),
         )
     }
 }
@@ -71,7 +73,11 @@ pub(super) async fn order(
     }
 }
 
-async fn order_for(daemon: &Daemon, row: &BayRow, runtime: &RuntimeHandle) -> Result<CaptureOrder, ApiError> {
+async fn order_for(
+    daemon: &Daemon,
+    row: &BayRow,
+    runtime: &RuntimeHandle,
+) -> Result<CaptureOrder, CoreError> {
     Ok(CaptureOrder { bay: start_spec(daemon, row).await?, runtime: runtime.clone(), end: false })
 }
 
@@ -81,14 +87,14 @@ pub(crate) fn was_cut_short(backends: &Backends, row: &BayRow) -> bool {
 }
 
 /// Returns when nobody works any more at the capture that was cut short, and what ran goes on.
-pub(crate) async fn abandon(daemon: &Daemon, handle: &BayHandle, row: &BayRow) -> Result<(), ApiError> {
+pub(crate) async fn abandon(daemon: &Daemon, handle: &BayHandle, row: &BayRow) -> Result<(), CoreError> {
     let Some(record) = &row.runtime else { return Ok(()) };
     let order = order_for(daemon, row, record).await?;
     handle.backend.abandon(&order).await.map_err(|e| refusal(&e))
 }
 
 /// How many bytes of memory come back from a checkpoint, when this machine can bring them back at all.
-pub(super) async fn comes_back(handle: &BayHandle, point: At) -> Result<u64, ApiError> {
+pub(super) async fn comes_back(handle: &BayHandle, point: At) -> Result<u64, CoreError> {
     handle.backend.can_restore(point).await.map_err(|e| refusal(&e))?;
     handle.with_files(move |files| files.checkpoint_memory_bytes(point)).await
 }
@@ -101,7 +107,7 @@ pub(super) async fn capture(
     hold: bool,
 ) -> Result<Duration, Obstacles> {
     let id = handle.id;
-    let told = |error: ApiError| Obstacles::one(error.message);
+    let told = |error: CoreError| Obstacles::one(error.message);
     handle.with_files(move |files| files.checkpoint_prepare(id)).await.map_err(told)?;
     let closed = handle.guest.close().await;
     let files = async {

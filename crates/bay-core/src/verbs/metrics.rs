@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bay_store::BayRow;
-use bay_types::ApiError;
+use bay_types::CoreError;
 use bay_types::bay::State;
 use bay_types::principal::Principal;
 use bay_types::stats::{BayStats, Pressure, Stall};
@@ -43,7 +43,7 @@ struct Bay {
 pub const CONTENT_TYPE: &str = exposition::CONTENT_TYPE;
 
 /// The daemon's numbers in the exposition format of Prometheus.
-pub async fn read(daemon: &Daemon, who: &Principal) -> Result<String, ApiError> {
+pub async fn read(daemon: &Daemon, who: &Principal) -> Result<String, CoreError> {
     daemon.permit(who, Verb::MetricsRead)?;
     let handles = daemon.bays.list();
     let rows: Vec<BayRow> = handles.iter().map(|handle| handle.row()).collect();

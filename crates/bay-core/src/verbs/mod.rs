@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bay_types::ApiError;
+use bay_types::CoreError;
 use bay_types::principal::Principal;
 
 use crate::authorize::{Verb, authorize, authorize_on};
@@ -44,7 +44,7 @@ pub mod workspaces;
 
 impl Daemon {
     /// Refuses a verb that this principal may not use.
-    pub(crate) fn permit(&self, who: &Principal, verb: Verb) -> Result<(), ApiError> {
+    pub(crate) fn permit(&self, who: &Principal, verb: Verb) -> Result<(), CoreError> {
         Ok(authorize(who.kind(), verb)?)
     }
 
@@ -54,7 +54,7 @@ impl Daemon {
         who: &Principal,
         verb: Verb,
         given: &str,
-    ) -> Result<Arc<BayHandle>, ApiError> {
+    ) -> Result<Arc<BayHandle>, CoreError> {
         let found = self.bays.find(given);
         authorize_on(who, verb, found.as_ref().ok().map(|handle| handle.id))?;
         found

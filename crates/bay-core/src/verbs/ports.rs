@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bay_types::inside::Port;
 use bay_types::principal::Principal;
 use bay_types::service::ServiceName;
-use bay_types::{ApiError, ExecId};
+use bay_types::{CoreError, ExecId};
 use bytes::Bytes;
 use http::Method;
 
@@ -18,7 +18,7 @@ use crate::daemon::Daemon;
 const MAX_PORTS: usize = 1024;
 
 /// The guest's list, with the numbers and names that people know commands and services by.
-pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<Port>, ApiError> {
+pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<Port>, CoreError> {
     let handle = daemon.bay_for(who, Verb::PortList, bay)?;
     execs::must_run(&handle)?;
     let mut ports: Vec<Port> =

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bay_types::approval::Approval;
-use bay_types::{ApiError, CheckpointName};
+use bay_types::{CheckpointName, CoreError};
 
 use super::{checkpoints, inside};
 use crate::approvals::{Question, Verdict, Wish, card, is_of_bay};
@@ -18,7 +18,7 @@ pub(crate) async fn ask(
     handle: &Arc<BayHandle>,
     wish: &Wish,
     hold_until: Instant,
-) -> Result<Verdict, ApiError> {
+) -> Result<Verdict, CoreError> {
     let policy = daemon.policies.subscribe(handle.id);
     let question = match daemon.approvals.like(handle, wish) {
         Some(question) => question,
@@ -40,7 +40,7 @@ async fn make(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     wish: &Wish,
-) -> Result<Result<Arc<Question>, String>, ApiError> {
+) -> Result<Result<Arc<Question>, String>, CoreError> {
     let approvals = &daemon.approvals;
     let _turn = approvals.asking_turn(handle.id).await;
     // The same may have been asked meanwhile.
@@ -74,7 +74,7 @@ async fn checkpoint(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     card: &Approval,
-) -> Result<CheckpointName, ApiError> {
+) -> Result<CheckpointName, CoreError> {
     let why = format!("before asking about {}", card::line(card));
     let made = checkpoints::create_before_asking(daemon, handle, why).await?;
     Ok(made.name)

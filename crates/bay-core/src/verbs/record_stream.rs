@@ -13,7 +13,7 @@ use std::time::Duration;
 use bay_store::{Store, StoreError};
 use bay_types::principal::Principal;
 use bay_types::timeline::EndOfTimeline;
-use bay_types::{ApiError, BayId, ErrorCode};
+use bay_types::{BayId, CoreError, ErrorCode};
 use bytes::Bytes;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
@@ -39,30 +39,30 @@ pub(super) async fn find(
     verb: Verb,
     given: &str,
     limit: Option<u32>,
-) -> Result<BayId, ApiError> {
+) -> Result<BayId, CoreError> {
     daemon.permit(who, verb)?;
     checked_limit(limit)?;
     match daemon.bay_for(who, verb, given) {
         Ok(handle) => Ok(handle.id),
         Err(refused) if refused.code == ErrorCode::NotPermitted => Err(refused),
-        Err(mut unknown) => {
+        Err(unknown) => {
             if let Ok(id) = given.parse::<BayId>()
                 && daemon.store.timeline_exists(id).await.map_err(|e| e.to_api())?
             {
                 return Ok(id);
             }
-            unknown.next.push_str("; the timeline of one that was removed is read by its id");
-            Err(unknown)
+            let hint = unknown.hint.and("the timeline of one that was removed is read by its id");
+            Err(CoreError { hint, ..unknown })
         }
     }
 }
 
 /// Refuses a number of lines that makes no sense.
-fn checked_limit(limit: Option<u32>) -> Result<(), ApiError> {
+fn checked_limit(limit: Option<u32>) -> Result<(), CoreError> {
     if limit.is_none_or(|limit| (1..=MAX_LIMIT).contains(&limit)) {
         return Ok(());
     }
-    Err(ApiError::new(
+    Err(CoreError::new(
         ErrorCode::InvalidInput,
         "the number of lines is zero or too large",
         format!("ask for 1 to {MAX_LIMIT}, or leave it out for all"),

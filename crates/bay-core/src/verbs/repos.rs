@@ -7,7 +7,7 @@ use bay_store::Draft;
 use bay_types::event::pool::{RepoBundled, RepoRemoved, RepoSynced};
 use bay_types::principal::Principal;
 use bay_types::repo::{RepoOffer, RepoOffered, RepoView};
-use bay_types::{ApiError, ErrorCode, RepoId};
+use bay_types::{Action, CoreError, ErrorCode, Hint, RepoId};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::sync::mpsc;
@@ -44,7 +44,7 @@ fn counted(daemon: &Daemon, mut repo: RepoView) -> RepoView {
     repo
 }
 
-pub async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<RepoView>, ApiError> {
+pub async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<RepoView>, CoreError> {
     daemon.permit(who, Verb::RepoList)?;
     let repos = daemon.with_pool(bay_pool::Pool::repo_list).await?;
     Ok(repos.into_iter().map(|repo| counted(daemon, repo)).collect())
@@ -55,7 +55,11 @@ fn is_commit(text: &str) -> bool {
 }
 
 /// Whether the cache has a commit of a local repository, and what it has of it.
-pub async fn offer(daemon: &Arc<Daemon>, who: &Principal, offer: RepoOffer) -> Result<RepoOffered, ApiError> {
+pub async fn offer(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    offer: RepoOffer,
+) -> Result<RepoOffered, CoreError> {
     daemon.permit(who, Verb::RepoOffer)?;
     let daemon = Arc::clone(daemon);
     to_the_end(async move { compare_offer(&daemon, offer).await }).await
@@ -67,10 +71,10 @@ pub async fn upload(
     who: &Principal,
     repo: &str,
     mut bundle: ByteStream,
-) -> Result<RepoView, ApiError> {
+) -> Result<RepoView, CoreError> {
     daemon.permit(who, Verb::RepoUpload)?;
     let repo = repo.parse::<RepoId>().map_err(|e| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::RepoNotFound,
             e.to_string(),
             "offer the repository first; the answer has its id",
@@ -101,7 +105,7 @@ pub async fn upload(
         }
     }
     drop(to);
-    taking.await.map_err(|e| ApiError::internal(&e))?
+    taking.await.map_err(|e| CoreError::internal(&e))?
 }
 
 /// Fetches what is new, or everything when it is not cached yet.
@@ -110,29 +114,29 @@ pub async fn sync(
     who: &Principal,
     given: &str,
     teller: Teller,
-) -> Result<RepoView, ApiError> {
+) -> Result<RepoView, CoreError> {
     daemon.permit(who, Verb::RepoSync)?;
     let (daemon, who, given) = (Arc::clone(daemon), *who, given.to_owned());
     to_the_end(async move { fetch_new(&daemon, &given, who, teller).await }).await
 }
 
 /// Removes a repository that no bay began from.
-pub async fn remove(daemon: &Arc<Daemon>, who: &Principal, given: &str) -> Result<(), ApiError> {
+pub async fn remove(daemon: &Arc<Daemon>, who: &Principal, given: &str) -> Result<(), CoreError> {
     daemon.permit(who, Verb::RepoDelete)?;
     let (daemon, who, given) = (Arc::clone(daemon), *who, given.to_owned());
     to_the_end(async move { remove_repo(&daemon, &given, who).await }).await
 }
 
-async fn compare_offer(daemon: &Daemon, offer: RepoOffer) -> Result<RepoOffered, ApiError> {
+async fn compare_offer(daemon: &Daemon, offer: RepoOffer) -> Result<RepoOffered, CoreError> {
     if offer.location.is_empty() || offer.location.len() > MAX_LOCATION || offer.location.contains('\0') {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::InvalidInput,
             "the repository's location is empty or too long",
             "give the path of the repository",
         ));
     }
     if !is_commit(&offer.commit) {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::InvalidInput,
             "the commit is not a full hash in lower-case hexadecimal",
             "`git rev-parse HEAD` prints one",
@@ -195,7 +199,7 @@ async fn unbundle(
     repo: RepoId,
     mut bundle: ChannelReader,
     caller: Principal,
-) -> Result<RepoView, ApiError> {
+) -> Result<RepoView, CoreError> {
     let event = Draft::of(RepoBundled { repo: repo.into(), by: caller.by() });
     daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
     let repo = daemon
@@ -207,12 +211,12 @@ async fn unbundle(
     Ok(counted(daemon, repo))
 }
 
-async fn find(daemon: &Daemon, given: &str) -> Result<RepoView, ApiError> {
+async fn find(daemon: &Daemon, given: &str) -> Result<RepoView, CoreError> {
     pick(daemon.with_pool(bay_pool::Pool::repo_list).await?, given)
 }
 
 /// By id, URL, the end of an id or a part of the location that only one has.
-fn pick(repos: Vec<RepoView>, given: &str) -> Result<RepoView, ApiError> {
+fn pick(repos: Vec<RepoView>, given: &str) -> Result<RepoView, CoreError> {
     let exact = repos.iter().find(|repo| repo.id.to_string() == given || repo.location == given);
     if let Some(repo) = exact {
         return Ok(repo.clone());
@@ -225,21 +229,21 @@ fn pick(repos: Vec<RepoView>, given: &str) -> Result<RepoView, ApiError> {
     let mut matching = repos.into_iter().filter(|repo| !given.is_empty() && repo.location.contains(given));
     match (matching.next(), matching.next()) {
         (Some(repo), None) => Ok(repo),
-        (Some(one), Some(other)) => Err(ApiError::new(
+        (Some(one), Some(other)) => Err(CoreError::new(
             ErrorCode::RepoNotFound,
             format!("{shown:?} fits more than one repository: {}, {}", one.location, other.location),
-            "give more of the location, or the id that `bay repos ls` shows",
+            Hint::new("give more of the location, or the id that {} shows", [Action::ListRepos]),
         )),
-        (None, _) => Err(ApiError::new(
+        (None, _) => Err(CoreError::new(
             ErrorCode::RepoNotFound,
             format!("no repository {shown:?} is in the cache"),
-            "`bay repos ls` shows the repositories there are",
+            Hint::new("{} shows the repositories there are", [Action::ListRepos]),
         )),
     }
 }
 
 /// What is to be fetched: the one in the cache that is meant, or a place elsewhere that is not there yet.
-fn to_sync(repos: Vec<RepoView>, given: &str) -> Result<String, ApiError> {
+fn to_sync(repos: Vec<RepoView>, given: &str) -> Result<String, CoreError> {
     let location = match pick(repos, given) {
         // A URL means itself, not a longer one that it is a part of.
         Ok(repo) if repo.location == given || !given.contains("://") => repo.location,
@@ -258,7 +262,7 @@ async fn fetch_new(
     given: &str,
     caller: Principal,
     mut teller: Teller,
-) -> Result<RepoView, ApiError> {
+) -> Result<RepoView, CoreError> {
     let location = to_sync(daemon.with_pool(bay_pool::Pool::repo_list).await?, given)?;
     let named = location.clone();
     let repo = daemon.with_pool(move |pool| pool.repo_for(&named)).await?;
@@ -276,12 +280,12 @@ async fn fetch_new(
     Ok(counted(daemon, repo))
 }
 
-async fn remove_repo(daemon: &Daemon, given: &str, caller: Principal) -> Result<(), ApiError> {
+async fn remove_repo(daemon: &Daemon, given: &str, caller: Principal) -> Result<(), CoreError> {
     let _alone = daemon.alone().await?;
     let repo = find(daemon, given).await?;
     let bays = bays_of(daemon, repo.id);
     if !bays.is_empty() {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::RepoInUse,
             format!("the repository {} is used by {}", repo.location, some(&bays)),
             "remove those bays first",

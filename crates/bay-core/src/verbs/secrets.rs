@@ -6,7 +6,7 @@ use bay_store::Draft;
 use bay_types::event::{self, EventBody};
 use bay_types::principal::Principal;
 use bay_types::secret::{SecretRotate, SecretSet, SecretSource, SecretText, SecretView};
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{Action, CoreError, ErrorCode, Hint};
 use jiff::Timestamp;
 
 use crate::authorize::{Verb, authorize};
@@ -20,13 +20,13 @@ use crate::secrets::{Refreshed, stored, strength, text};
 /// How often a command may be run at most, and at least.
 const REFRESH_S: std::ops::RangeInclusive<u64> = 10..=30 * 24 * 3600;
 
-async fn told(daemon: &Daemon, event: impl Into<EventBody>) -> Result<(), ApiError> {
+async fn told(daemon: &Daemon, event: impl Into<EventBody>) -> Result<(), CoreError> {
     let seq = daemon.store.event_append(None, &Draft::of(event)).await.map_err(|e| e.to_api())?;
     daemon.store.event_durable(seq).await.map_err(|e| e.to_api())
 }
 
-fn failed_source(name: &str, why: &str) -> ApiError {
-    ApiError::new(
+fn failed_source(name: &str, why: &str) -> CoreError {
+    CoreError::new(
         ErrorCode::SecretSource,
         format!("there is no value for {name}: {why}"),
         "run the command by hand, as the user who sets the secret; it has to print the value and nothing else",
@@ -34,7 +34,7 @@ fn failed_source(name: &str, why: &str) -> ApiError {
 }
 
 /// Whether a value may be taken: one that is easy to guess only if somebody insists.
-fn strong(value: &SecretText, name: &str, allow_weak: bool) -> Result<(), ApiError> {
+fn strong(value: &SecretText, name: &str, allow_weak: bool) -> Result<(), CoreError> {
     match strength::weakness(value.expose()) {
         Some(why) if !allow_weak => Err(wrong(
             format!(
@@ -48,7 +48,7 @@ fn strong(value: &SecretText, name: &str, allow_weak: bool) -> Result<(), ApiErr
 }
 
 /// A value as it was given, without the end of its line.
-fn given_value(value: &str, name: &str) -> Result<Fetched, ApiError> {
+fn given_value(value: &str, name: &str) -> Result<Fetched, CoreError> {
     let value = value.trim_end_matches(['\n', '\r']);
     source::fits(value).map_err(|why| {
         wrong(format!("the value for {name} cannot be one: {why}"), "give the credential alone, in one line")
@@ -57,13 +57,13 @@ fn given_value(value: &str, name: &str) -> Result<Fetched, ApiError> {
 }
 
 /// The secrets there are, without their values.
-pub fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<SecretView>, ApiError> {
+pub fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<SecretView>, CoreError> {
     daemon.permit(who, Verb::SecretList)?;
     daemon.secrets.list()
 }
 
 /// One secret, without its value.
-pub fn show(daemon: &Daemon, who: &Principal, name: &str) -> Result<SecretView, ApiError> {
+pub fn show(daemon: &Daemon, who: &Principal, name: &str) -> Result<SecretView, CoreError> {
     daemon.permit(who, Verb::SecretShow)?;
     daemon.secrets.show(name)
 }
@@ -74,7 +74,7 @@ pub async fn set(
     who: &Principal,
     name: String,
     wanted: SecretSet,
-) -> Result<SecretView, ApiError> {
+) -> Result<SecretView, CoreError> {
     daemon.permit(who, Verb::SecretSet)?;
     to_the_end(set_secret(Arc::clone(daemon), name, wanted, *who)).await
 }
@@ -85,13 +85,13 @@ pub async fn rotate(
     who: &Principal,
     name: String,
     wanted: SecretRotate,
-) -> Result<SecretView, ApiError> {
+) -> Result<SecretView, CoreError> {
     daemon.permit(who, Verb::SecretRotate)?;
     to_the_end(rotate_secret(Arc::clone(daemon), name, wanted, *who)).await
 }
 
 /// Deletes a secret. What is under way with it ends.
-pub async fn delete(daemon: &Arc<Daemon>, who: &Principal, name: String) -> Result<SecretView, ApiError> {
+pub async fn delete(daemon: &Arc<Daemon>, who: &Principal, name: String) -> Result<SecretView, CoreError> {
     daemon.permit(who, Verb::SecretDelete)?;
     to_the_end(remove_secret(Arc::clone(daemon), name, *who)).await
 }
@@ -101,7 +101,7 @@ async fn set_secret(
     name: String,
     mut wanted: SecretSet,
     caller: Principal,
-) -> Result<SecretView, ApiError> {
+) -> Result<SecretView, CoreError> {
     let vault = &daemon.secrets;
     vault.keys.check()?;
     definition::name(&name)?;
@@ -177,8 +177,8 @@ async fn set_secret(
     Ok(secret.view())
 }
 
-fn unwritten(name: &str, why: &str) -> ApiError {
-    ApiError::new(
+fn unwritten(name: &str, why: &str) -> CoreError {
+    CoreError::new(
         ErrorCode::Internal,
         format!("the secret {name} could not be kept: {why}"),
         "check the disk of the data directory; what held before still holds",
@@ -190,7 +190,7 @@ async fn rotate_secret(
     name: String,
     wanted: SecretRotate,
     caller: Principal,
-) -> Result<SecretView, ApiError> {
+) -> Result<SecretView, CoreError> {
     let vault = &daemon.secrets;
     let before = vault.find(&name)?;
     if wanted.expires.is_some_and(|expires| expires <= Timestamp::now()) {
@@ -201,8 +201,9 @@ async fn rotate_secret(
         (Some(_), Some(_)) => {
             return Err(wrong(
                 format!("the values of {name} come from a command"),
-                format!(
-                    "`bay secret rotate {name}` has it run; `bay secret set {name}` gives it another source"
+                Hint::new(
+                    "{} has it run; {} gives it another source",
+                    [Action::RotateSecret(name.clone()), Action::SetSecret(name.clone())],
                 ),
             ));
         }
@@ -236,7 +237,11 @@ async fn rotate_secret(
     Ok(secret.view())
 }
 
-async fn remove_secret(daemon: Arc<Daemon>, name: String, caller: Principal) -> Result<SecretView, ApiError> {
+async fn remove_secret(
+    daemon: Arc<Daemon>,
+    name: String,
+    caller: Principal,
+) -> Result<SecretView, CoreError> {
     let vault = &daemon.secrets;
     let _changing = vault.changing.lock().await;
     let secret = vault.find(&name)?;
@@ -248,7 +253,7 @@ async fn remove_secret(daemon: Arc<Daemon>, name: String, caller: Principal) -> 
     let removed = name.clone();
     blocking(move || stored::remove(&dir, &removed)).await?;
     remembered.map_err(|error| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::Internal,
             format!("{name} is removed, but the next daemon will not know its value: {}", error.message),
             "check the disk of the data directory; make the value invalid at its service",

@@ -9,7 +9,7 @@ use bay_types::event::ServiceEvent;
 use bay_types::event::service::{ServiceDefine, ServiceRemove, ServiceRestart, ServiceStart, ServiceStop};
 use bay_types::principal::Principal;
 use bay_types::service::{MAX_SERVICES, ServiceName, ServiceSpec, ServiceVerb, ServiceView};
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{Action, CoreError, ErrorCode, Hint, HintBay};
 use bytes::Bytes;
 use http::Method;
 use tokio::sync::mpsc;
@@ -18,18 +18,18 @@ use super::{execs, gate};
 use crate::authorize::Verb;
 use crate::background::to_the_end;
 use crate::byte_stream::{self, ByteStream};
-use crate::channel::{ANSWER_WITHIN, plain_text};
+use crate::channel::{ANSWER_WITHIN, new_guest, plain_text};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 use crate::spool;
 
 /// The name as it stands in a path.
-fn name(given: &str) -> Result<ServiceName, ApiError> {
+fn name(given: &str) -> Result<ServiceName, CoreError> {
     given.parse().map_err(|e: bay_types::id::ParseIdError| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::InvalidInput,
             plain_text(&e.to_string()),
-            "`bay services ls NAME` lists the services there are",
+            Hint::new("{} lists the services there are", [Action::ListServices(HintBay::OfRequest)]),
         )
     })
 }
@@ -48,25 +48,21 @@ fn tame(mut view: ServiceView) -> ServiceView {
     view
 }
 
-fn about(view: ServiceView, name: &ServiceName) -> Result<ServiceView, ApiError> {
+fn about(view: ServiceView, name: &ServiceName) -> Result<ServiceView, CoreError> {
     if view.name == *name {
         return Ok(tame(view));
     }
-    Err(ApiError::new(
-        ErrorCode::GuestUnreachable,
-        "the guest answered for another service",
-        "`bay stop NAME` and `bay start NAME` give the bay a new guest",
-    ))
+    Err(CoreError::new(ErrorCode::GuestUnreachable, "the guest answered for another service", new_guest()))
 }
 
-async fn note(daemon: &Daemon, handle: &BayHandle, event: ServiceEvent) -> Result<(), ApiError> {
+async fn note(daemon: &Daemon, handle: &BayHandle, event: ServiceEvent) -> Result<(), CoreError> {
     let event = Draft::of(event);
     daemon.store.event_append(Some(handle.id), &event).await.map_err(|e| e.to_api())?;
     Ok(())
 }
 
 /// A bay's services: from the guest while there is one, from what it kept on disk in a bay that is stopped.
-pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<ServiceView>, ApiError> {
+pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<ServiceView>, CoreError> {
     let handle = daemon.bay_for(who, Verb::ServiceList, bay)?;
     views(daemon, &handle).await
 }
@@ -76,7 +72,7 @@ pub async fn show(
     who: &Principal,
     bay: &str,
     service: &str,
-) -> Result<ServiceView, ApiError> {
+) -> Result<ServiceView, CoreError> {
     let handle = daemon.bay_for(who, Verb::ServiceShow, bay)?;
     view(daemon, &handle, &name(service)?).await
 }
@@ -89,7 +85,7 @@ pub async fn define(
     bay: &str,
     service: &str,
     spec: ServiceSpec,
-) -> Result<ServiceView, ApiError> {
+) -> Result<ServiceView, CoreError> {
     let handle = daemon.bay_for(who, Verb::ServiceDefine, bay)?;
     let name = name(service)?;
     spec.check()?;
@@ -105,7 +101,7 @@ pub(crate) async fn propose(
     bay: &str,
     name: &ServiceName,
     spec: &ServiceSpec,
-) -> Result<(), ApiError> {
+) -> Result<(), CoreError> {
     let handle = daemon.bay_for(who, Verb::ServicePropose, bay)?;
     spec.check()?;
     gate::pass_service(daemon, &handle, name, spec, *who).await
@@ -118,11 +114,11 @@ pub async fn control(
     bay: &str,
     service: &str,
     verb: &str,
-) -> Result<ServiceView, ApiError> {
+) -> Result<ServiceView, CoreError> {
     let handle = daemon.bay_for(who, Verb::ServiceControl, bay)?;
     let name = name(service)?;
     let verb: ServiceVerb = verb.parse().map_err(|_| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::InvalidInput,
             format!("a service cannot be asked to {:?}", plain_text(verb)),
             "ask it to start, stop or restart",
@@ -138,7 +134,7 @@ pub async fn delete(
     who: &Principal,
     bay: &str,
     service: &str,
-) -> Result<Option<ServiceView>, ApiError> {
+) -> Result<Option<ServiceView>, CoreError> {
     let handle = daemon.bay_for(who, Verb::ServiceDelete, bay)?;
     let name = name(service)?;
     let (daemon, who) = (Arc::clone(daemon), *who);
@@ -154,7 +150,7 @@ pub async fn output(
     service: &str,
     since: u64,
     follow: bool,
-) -> Result<ByteStream, ApiError> {
+) -> Result<ByteStream, CoreError> {
     let handle = daemon.bay_for(who, Verb::ServiceOutput, bay)?;
     let name = name(service)?;
     if let Err(error) = execs::must_run(&handle) {
@@ -170,7 +166,7 @@ pub async fn output(
     Ok(handle.guest.read(&path).await?.bytes)
 }
 
-pub(super) async fn views(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<ServiceView>, ApiError> {
+pub(super) async fn views(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<ServiceView>, CoreError> {
     if at_rest(handle) {
         let all = spool::services(daemon.pool()?.bay_disk(handle.id).state).await?;
         return Ok(all.into_iter().map(tame).collect());
@@ -181,7 +177,7 @@ pub(super) async fn views(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<Ser
     Ok(all.into_iter().take(MAX_SERVICES).map(tame).collect())
 }
 
-async fn view(daemon: &Daemon, handle: &BayHandle, name: &ServiceName) -> Result<ServiceView, ApiError> {
+async fn view(daemon: &Daemon, handle: &BayHandle, name: &ServiceName) -> Result<ServiceView, CoreError> {
     if at_rest(handle) {
         let found = views(daemon, handle).await?.into_iter().find(|view| view.name == *name);
         return found.ok_or_else(|| missing(handle, name));
@@ -197,12 +193,12 @@ async fn kept_log(
     handle: &BayHandle,
     name: &ServiceName,
     since: u64,
-) -> Result<mpsc::Receiver<Bytes>, ApiError> {
+) -> Result<mpsc::Receiver<Bytes>, CoreError> {
     let state = daemon.pool()?.bay_disk(handle.id).state;
     let view = spool::services(state.clone()).await?.into_iter().find(|view| view.name == *name);
     let view = view.ok_or_else(|| missing(handle, name))?;
     if since > view.log_end {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::InvalidInput,
             format!("the log was asked for from byte {since}, but there are {}", view.log_end),
             "ask from an earlier byte",
@@ -211,11 +207,11 @@ async fn kept_log(
     spool::log(state, view.runs, since).await
 }
 
-fn missing(handle: &BayHandle, name: &ServiceName) -> ApiError {
-    ApiError::new(
+fn missing(handle: &BayHandle, name: &ServiceName) -> CoreError {
+    CoreError::new(
         ErrorCode::ServiceNotFound,
         format!("there is no service {name} in the bay {}", handle.name),
-        format!("`bay services ls {}` lists them", handle.name),
+        Hint::new("{} lists them", [Action::ListServices((&handle.name).into())]),
     )
 }
 
@@ -225,7 +221,7 @@ async fn set_definition(
     name: &ServiceName,
     spec: &ServiceSpec,
     caller: Principal,
-) -> Result<ServiceView, ApiError> {
+) -> Result<ServiceView, CoreError> {
     spec.check()?;
     execs::must_run(handle)?;
     let (argv, left_out) = execs::event_argv(&spec.argv);
@@ -239,7 +235,7 @@ async fn set_definition(
         by: caller.by(),
     });
     note(daemon, handle, event).await?;
-    let body = serde_json::to_vec(spec).map_err(|e| ApiError::internal(&e))?;
+    let body = serde_json::to_vec(spec).map_err(|e| CoreError::internal(&e))?;
     let view = handle.guest.json(Method::PUT, &path(name, ""), body.into(), ANSWER_WITHIN).await?;
     about(view, name)
 }
@@ -260,7 +256,7 @@ async fn ask(
     name: &ServiceName,
     verb: ServiceVerb,
     caller: Principal,
-) -> Result<ServiceView, ApiError> {
+) -> Result<ServiceView, CoreError> {
     execs::must_run(handle)?;
     note(daemon, handle, asked(name.clone(), verb, caller.by())).await?;
     let path = path(name, &format!("/{verb}"));
@@ -273,7 +269,7 @@ async fn remove(
     handle: &BayHandle,
     name: &ServiceName,
     caller: Principal,
-) -> Result<Option<ServiceView>, ApiError> {
+) -> Result<Option<ServiceView>, CoreError> {
     execs::must_run(handle)?;
     let event = ServiceRemove { service: name.clone().into(), by: caller.by() };
     note(daemon, handle, ServiceEvent::Remove(event)).await?;

@@ -7,7 +7,7 @@ use bay_types::bay::BayView;
 use bay_types::event::bay::BaySetAsked;
 use bay_types::principal::Principal;
 use bay_types::settings::BaySet;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{Action, CoreError, ErrorCode, Hint};
 
 use super::bays::{VERB_WITHIN, not_deleting};
 use crate::authorize::Verb;
@@ -23,7 +23,7 @@ pub async fn set(
     who: &Principal,
     bay: &str,
     change: BaySet,
-) -> Result<BayView, ApiError> {
+) -> Result<BayView, CoreError> {
     let handle = daemon.bay_for(who, Verb::BaySet, bay)?;
     to_the_end(change_settings(Arc::clone(daemon), handle, change, *who)).await
 }
@@ -33,12 +33,12 @@ async fn change_settings(
     handle: Arc<BayHandle>,
     change: BaySet,
     caller: Principal,
-) -> Result<BayView, ApiError> {
+) -> Result<BayView, CoreError> {
     if change.is_empty() {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::InvalidInput,
             "nothing to change was named",
-            format!("name a limit, such as `bay set {} --memory-mib 2048`", handle.name),
+            Hint::new("name a limit, such as {}", [Action::SetMemoryLimit((&handle.name).into())]),
         ));
     }
     let fits = |row: &BayRow| {

@@ -3,14 +3,14 @@
 use bay_backend::StartSpec;
 use bay_backend::files::WorkspaceFrom;
 use bay_store::BayRow;
-use bay_types::ApiError;
+use bay_types::CoreError;
 use bay_types::bay::{Limits, Source};
 use bay_types::checkpoint::Point;
 
 use crate::daemon::Daemon;
 
 /// What a bay is started with, or was.
-pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpec, ApiError> {
+pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpec, CoreError> {
     let limits = started_with(&row.spec.limits);
     let secrets = daemon.secrets.delivered(row).unwrap_or_else(|error| {
         tracing::error!(bay = %row.name, message = %error.message, "a bay starts without its secrets");

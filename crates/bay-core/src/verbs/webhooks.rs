@@ -7,7 +7,7 @@ use bay_text::hex;
 use bay_types::event::daemon::{NotifyAdded, NotifyRemoved};
 use bay_types::notify::{Delivery, MAX_URL_BYTES, Webhook, WebhookAdd, WebhookMade};
 use bay_types::principal::Principal;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{Action, CoreError, ErrorCode, Hint};
 use jiff::Timestamp;
 use tokio::sync::broadcast::error::RecvError;
 use zeroize::Zeroizing;
@@ -26,25 +26,29 @@ const SECRET_BYTES: usize = 32;
 const MAX_WEBHOOKS: usize = 16;
 
 /// The webhooks that are notified of approvals.
-pub fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<Webhook>, ApiError> {
+pub fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<Webhook>, CoreError> {
     daemon.permit(who, Verb::WebhookList)?;
     Ok(daemon.notify.list())
 }
 
 /// Adds a webhook. The answer has the secret that its messages are signed with.
-pub async fn add(daemon: &Arc<Daemon>, who: &Principal, wanted: WebhookAdd) -> Result<WebhookMade, ApiError> {
+pub async fn add(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    wanted: WebhookAdd,
+) -> Result<WebhookMade, CoreError> {
     daemon.permit(who, Verb::WebhookAdd)?;
     to_the_end(add_webhook(Arc::clone(daemon), wanted, *who)).await
 }
 
 /// Deletes a webhook; messages that wait for it are dropped.
-pub async fn delete(daemon: &Arc<Daemon>, who: &Principal, id: String) -> Result<Webhook, ApiError> {
+pub async fn delete(daemon: &Arc<Daemon>, who: &Principal, id: String) -> Result<Webhook, CoreError> {
     daemon.permit(who, Verb::WebhookDelete)?;
     to_the_end(remove_webhook(Arc::clone(daemon), id, *who)).await
 }
 
 /// Sends a test message to a webhook, and reports how it was taken.
-pub async fn test(daemon: &Daemon, who: &Principal, id: &str) -> Result<Delivery, ApiError> {
+pub async fn test(daemon: &Daemon, who: &Principal, id: &str) -> Result<Delivery, CoreError> {
     daemon.permit(who, Verb::WebhookTest)?;
     send_test(daemon, id).await
 }
@@ -53,8 +57,8 @@ async fn add_webhook(
     daemon: Arc<Daemon>,
     wanted: WebhookAdd,
     caller: Principal,
-) -> Result<WebhookMade, ApiError> {
-    let invalid = |why: String| ApiError::new(ErrorCode::InvalidInput, why, "give https://HOST/PATH");
+) -> Result<WebhookMade, CoreError> {
+    let invalid = |why: String| CoreError::new(ErrorCode::InvalidInput, why, "give https://HOST/PATH");
     if wanted.url.len() > MAX_URL_BYTES {
         return Err(invalid(format!("the URL is longer than {MAX_URL_BYTES} bytes")));
     }
@@ -63,15 +67,15 @@ async fn add_webhook(
     let _edit = daemon.notify.edit.lock().await;
     let mut kept = all_kept(&daemon.notify);
     if kept.len() >= MAX_WEBHOOKS {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::NotEnough,
             format!("{MAX_WEBHOOKS} webhooks are told already"),
-            "`bay notify rm ID` takes one away",
+            Hint::new("{} takes one away", [Action::RemoveWebhook]),
         ));
     }
     let mut random = Zeroizing::new([0; SECRET_BYTES]);
     rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| ApiError::internal(&error))?;
+        .map_err(|error| CoreError::internal(&error))?;
     let secret: String = hex::encode(random);
     let new = Kept {
         id: format!("hook-{}", bay_types::ApprovalId::generate().short()),
@@ -88,19 +92,19 @@ async fn add_webhook(
     find(&daemon, &new.id).map(|hook| WebhookMade { webhook: hook.view(), secret })
 }
 
-fn find(daemon: &Daemon, id: &str) -> Result<Arc<Hook>, ApiError> {
+fn find(daemon: &Daemon, id: &str) -> Result<Arc<Hook>, CoreError> {
     let hooks = daemon.notify.hooks();
     let found = hooks.iter().map(|active| &active.hook).find(|hook| hook.kept.id == id);
     found.cloned().ok_or_else(|| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::WebhookNotFound,
             format!("there is no webhook {:?}", plain_text(id)),
-            "`bay notify ls` lists them",
+            Hint::new("{} lists them", [Action::ListWebhooks]),
         )
     })
 }
 
-async fn remove_webhook(daemon: Arc<Daemon>, id: String, caller: Principal) -> Result<Webhook, ApiError> {
+async fn remove_webhook(daemon: Arc<Daemon>, id: String, caller: Principal) -> Result<Webhook, CoreError> {
     let _edit = daemon.notify.edit.lock().await;
     let gone = find(&daemon, &id)?;
     let event = Draft::of(NotifyRemoved { id: id.clone(), by: caller.by() });
@@ -113,11 +117,11 @@ async fn remove_webhook(daemon: Arc<Daemon>, id: String, caller: Principal) -> R
 }
 
 /// Sends a message that means nothing, once, and tells what came of it.
-async fn send_test(daemon: &Daemon, id: &str) -> Result<Delivery, ApiError> {
+async fn send_test(daemon: &Daemon, id: &str) -> Result<Delivery, CoreError> {
     let hook = find(daemon, id)?;
     let _ = hook.attempt(&daemon.egress, &message("test", None)).await;
     let last = hook.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    last.ok_or_else(|| ApiError::new(ErrorCode::Interrupted, "nothing was sent", "try again"))
+    last.ok_or_else(|| CoreError::new(ErrorCode::Interrupted, "nothing was sent", "try again"))
 }
 
 /// Tells every change of a question. Never returns.

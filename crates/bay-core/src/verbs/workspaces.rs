@@ -6,45 +6,46 @@ use bay_store::Draft;
 use bay_types::bay::{Source, WorkspaceView};
 use bay_types::event::pool::WorkspaceRemoved;
 use bay_types::principal::Principal;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{Action, CoreError, ErrorCode, Hint};
 
 use crate::authorize::Verb;
 use crate::background::to_the_end;
 use crate::daemon::Daemon;
 
-pub async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<WorkspaceView>, ApiError> {
+pub async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<WorkspaceView>, CoreError> {
     daemon.permit(who, Verb::WorkspaceList)?;
     kept(daemon).await
 }
 
-pub async fn show(daemon: &Daemon, who: &Principal, given: &str) -> Result<WorkspaceView, ApiError> {
+pub async fn show(daemon: &Daemon, who: &Principal, given: &str) -> Result<WorkspaceView, CoreError> {
     daemon.permit(who, Verb::WorkspaceShow)?;
     find(daemon, given).await
 }
 
 /// Removes a kept workspace for good.
-pub async fn remove(daemon: &Arc<Daemon>, who: &Principal, given: &str) -> Result<(), ApiError> {
+pub async fn remove(daemon: &Arc<Daemon>, who: &Principal, given: &str) -> Result<(), CoreError> {
     daemon.permit(who, Verb::WorkspaceDelete)?;
     let (daemon, who, given) = (Arc::clone(daemon), *who, given.to_owned());
     to_the_end(async move { remove_kept(&daemon, given, who).await }).await
 }
 
-async fn kept(daemon: &Daemon) -> Result<Vec<WorkspaceView>, ApiError> {
+async fn kept(daemon: &Daemon) -> Result<Vec<WorkspaceView>, CoreError> {
     daemon.with_pool(bay_pool::Pool::kept_list).await
 }
 
 /// By its name, or by the name of the bay where only one of that bay is kept.
-pub(super) async fn find(daemon: &Daemon, given: &str) -> Result<WorkspaceView, ApiError> {
+pub(super) async fn find(daemon: &Daemon, given: &str) -> Result<WorkspaceView, CoreError> {
     pick(kept(daemon).await?, given)
 }
 
-fn pick(kept: Vec<WorkspaceView>, given: &str) -> Result<WorkspaceView, ApiError> {
+fn pick(kept: Vec<WorkspaceView>, given: &str) -> Result<WorkspaceView, CoreError> {
     if let Some(exact) = kept.iter().find(|kept| kept.name == given) {
         return Ok(exact.clone());
     }
     let shown: String = given.chars().take(100).collect();
     let missing = |message: String| {
-        ApiError::new(ErrorCode::WorkspaceNotFound, message, "`bay workspaces ls` shows those there are")
+        let hint = Hint::new("{} shows those there are", [Action::ListWorkspaces]);
+        CoreError::new(ErrorCode::WorkspaceNotFound, message, hint)
     };
     let mut of_bay = kept.into_iter().filter(|kept| kept.bay == given);
     match (of_bay.next(), of_bay.next()) {
@@ -54,7 +55,7 @@ fn pick(kept: Vec<WorkspaceView>, given: &str) -> Result<WorkspaceView, ApiError
     }
 }
 
-async fn remove_kept(daemon: &Daemon, given: String, caller: Principal) -> Result<(), ApiError> {
+async fn remove_kept(daemon: &Daemon, given: String, caller: Principal) -> Result<(), CoreError> {
     let _alone = daemon.alone().await?;
     let kept = find(daemon, &given).await?;
     let waits = daemon.bays.list().into_iter().find(|handle| {
@@ -62,10 +63,13 @@ async fn remove_kept(daemon: &Daemon, given: String, caller: Principal) -> Resul
         !row.disk_ready && matches!(&row.spec.source, Source::Kept { workspace } if *workspace == kept.name)
     });
     if let Some(bay) = waits {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::BayState,
             format!("the bay {} is being made from the workspace {}", bay.name, kept.name),
-            format!("repeat the command when it is done, or `bay rm {}` first", bay.name),
+            Hint::new(
+                "repeat the command when it is done, or {} first",
+                [Action::RemoveBays(vec![bay.name.to_string()])],
+            ),
         ));
     }
     let event = Draft::of(WorkspaceRemoved { workspace: kept.name.clone(), by: caller.by() });

@@ -2,7 +2,7 @@
 //! questions to a person. What may leave the bay has a part of its own ([`crate::egress`]).
 
 use bay_store::{Store, StoreError};
-use bay_types::{ApiError, BayId, ErrorCode};
+use bay_types::{BayId, CoreError, ErrorCode};
 use tokio::sync::Mutex;
 
 /// What the record keeps of this, of one bay and in all: tens of thousands of restores. A bay cannot fill the disk of the
@@ -33,8 +33,8 @@ impl RecordShare {
 }
 
 /// What a bay is told that has used up its part.
-pub(crate) fn used_up() -> ApiError {
-    ApiError::new(
+pub(crate) fn used_up() -> CoreError {
+    CoreError::new(
         ErrorCode::NotEnough,
         format!(
             "this bay has used up the {QUOTA_MIB} MiB that the record keeps of what one bay causes from inside"

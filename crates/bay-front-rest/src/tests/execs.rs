@@ -150,10 +150,8 @@ async fn whoever_follows_an_exec_of_a_running_bay_whose_guest_is_away_is_told_to
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     let spec = open(&rig, &handle).await;
-    match testing::end_of(&rig.daemon, &handle, spec.id).await.unwrap() {
-        Frame::Error(error) => assert_eq!(error.code, ErrorCode::Interrupted),
-        other => panic!("{other:?}"),
-    }
+    let refused = testing::end_of(&rig.daemon, &handle, spec.id).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Interrupted);
 }
 
 #[tokio::test]

@@ -111,7 +111,7 @@ fn a_pool_without_a_superblock_is_reported_and_left_as_it_is() {
     spoil(64 * 1024, &[0; 4096]);
     let error = lab.try_open("corner").unwrap_err();
     assert_eq!(code(&error), ErrorCode::PoolDamaged, "{error}");
-    assert!(!error.to_api().next.is_empty());
+    assert!(!error.to_api().hint.is_empty());
 }
 
 #[test]

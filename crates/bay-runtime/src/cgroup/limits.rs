@@ -110,7 +110,7 @@ impl Hierarchies {
             && held > bytes
         {
             // The kernel would accept the limit, and kill processes until it is met.
-            return Err(limit_too_low(group, Some(held)));
+            return Err(limit_too_low(Some(held)));
         }
         // Without the second line, the bay would use swap beyond the limit.
         let swap = if mib.is_some() { "0" } else { "max" };
@@ -123,9 +123,7 @@ impl Hierarchies {
             v1.reverse();
         }
         match self.set(group, ("memory", "memory"), &v2, &v1, mib.is_some()) {
-            Err(failure) if failure.source.kind() == io::ErrorKind::ResourceBusy => {
-                Err(limit_too_low(group, None))
-            }
+            Err(failure) if failure.source.kind() == io::ErrorKind::ResourceBusy => Err(limit_too_low(None)),
             other => other,
         }
     }
@@ -196,10 +194,9 @@ fn missing(controller: &str) -> Failure {
     Failure::new(STEP, what, io::Error::from(io::ErrorKind::Unsupported))
 }
 
-fn limit_too_low(group: &Path, held: Option<u64>) -> Failure {
-    let name = group.file_name().unwrap_or_default().to_string_lossy();
+fn limit_too_low(held: Option<u64>) -> Failure {
     let much = held.map(|bytes| format!(" ({} MiB)", bytes >> 20)).unwrap_or_default();
-    let what = format!("{name} holds more memory than that{much}, and none is taken from what runs");
+    let what = format!("more memory than that{much}, and none is taken from what runs");
     Failure::new(STEP, what, io::Error::from(io::ErrorKind::ResourceBusy))
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bay_client::local;
-use bay_daemon::{ApprovalsConfig, Collector, EgressConfig, ServerConfig, SshKey};
+use bay_daemon::{ApprovalsConfig, Collector, EgressConfig, ServerConfig, SshKey, Words};
 use bay_pool::{GIT_VARIABLES, PoolOptions};
 use bay_types::backend::BackendName;
 use bay_types::{ApiError, ErrorCode};
@@ -149,7 +149,7 @@ impl Serve {
     /// Where spans go. What was asked for must be usable; what an environment happens to have is taken if it is.
     fn collector(&self) -> Result<Option<Collector>, ApiError> {
         if let Some(url) = &self.otlp {
-            return Collector::parse(url).map(Some);
+            return Collector::parse(url).map(Some).map_err(|error| Words::default().error(error));
         }
         let Some(url) = std::env::var("OTEL_EXPORTER_OTLP_ENDPOINT").ok().filter(|url| !url.is_empty())
         else {

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{CoreError, ErrorCode};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Counters;
@@ -50,10 +50,10 @@ impl Collector {
     ///
     /// # Errors
     /// [`ErrorCode::InvalidInput`] with what does not fit.
-    pub fn parse(url: &str) -> Result<Self, ApiError> {
-        let odd = |why: &str, next: &str| {
+    pub fn parse(url: &str) -> Result<Self, CoreError> {
+        let odd = |why: &str, next: &'static str| {
             let shown: String = url.chars().take(200).collect();
-            Err(ApiError::new(
+            Err(CoreError::new(
                 ErrorCode::InvalidInput,
                 format!("spans cannot be sent to {shown:?}: {why}"),
                 next,
@@ -153,7 +153,7 @@ mod tests {
         }
         let error = Collector::parse("https://collector.example").unwrap_err();
         assert!(
-            error.message.contains("plain HTTP") && error.next.contains("beside the daemon"),
+            error.message.contains("plain HTTP") && error.hint.worded(|_| None).contains("beside the daemon"),
             "{error:?}"
         );
     }

@@ -8,7 +8,7 @@ use bay_types::exec::{ExecSpec, ExecView, LimitHit, SignalRequest, Signalled};
 use bay_types::frame::{Frame, Gap, GapReason};
 use bay_types::principal::Principal;
 use bay_types::trace::Traceparent;
-use bay_types::{ApiError, ErrorCode, InputId};
+use bay_types::{CoreError, ErrorCode, InputId};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 
@@ -33,13 +33,13 @@ pub struct Frames {
 }
 
 /// A bay's commands as they are now.
-pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<ExecView>, ApiError> {
+pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<ExecView>, CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecList, bay)?;
     execs::list(daemon, &handle).await
 }
 
 /// One command as it is now, by its id, its number, or the end of its id.
-pub async fn show(daemon: &Daemon, who: &Principal, bay: &str, exec: &str) -> Result<ExecView, ApiError> {
+pub async fn show(daemon: &Daemon, who: &Principal, bay: &str, exec: &str) -> Result<ExecView, CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecShow, bay)?;
     execs::show(daemon, &handle, exec).await
 }
@@ -52,7 +52,7 @@ pub async fn start(
     bay: &str,
     spec: ExecSpec,
     parent: Option<Traceparent>,
-) -> Result<ExecView, ApiError> {
+) -> Result<ExecView, CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecStart, bay)?;
     gate::pass(daemon, &handle, &spec, false, *who).await?;
     let (daemon, who) = (Arc::clone(daemon), *who);
@@ -67,7 +67,7 @@ pub async fn start_attached(
     spec: ExecSpec,
     input: Option<InputId>,
     parent: Option<Traceparent>,
-) -> Result<Frames, ApiError> {
+) -> Result<Frames, CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecStart, bay)?;
     gate::pass(daemon, &handle, &spec, false, *who).await?;
     let attached = handle.client_attached();
@@ -79,7 +79,7 @@ pub async fn start_attached(
 }
 
 /// Returns when a person has let a command through; a person is asked in any case. The command is not started.
-pub async fn ask(daemon: &Arc<Daemon>, who: &Principal, bay: &str, spec: &ExecSpec) -> Result<(), ApiError> {
+pub async fn ask(daemon: &Arc<Daemon>, who: &Principal, bay: &str, spec: &ExecSpec) -> Result<(), CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecStart, bay)?;
     gate::pass(daemon, &handle, spec, true, *who).await
 }
@@ -92,7 +92,7 @@ pub async fn attach(
     exec: &str,
     since: u64,
     input: Option<InputId>,
-) -> Result<Frames, ApiError> {
+) -> Result<Frames, CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecAttach, bay)?;
     let attached = handle.client_attached();
     let guest = execs::attach(daemon, &handle, exec, since, input).await?;
@@ -113,7 +113,7 @@ pub async fn output(
     exec: &str,
     since: u64,
     follow: bool,
-) -> Result<ByteStream, ApiError> {
+) -> Result<ByteStream, CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecOutput, bay)?;
     let row = execs::find(daemon, &handle, exec).await?;
     let waits = follow && row.exit.is_none();
@@ -136,21 +136,21 @@ pub async fn output(
     }
     let state = daemon.pool()?.bay_disk(handle.id).state;
     let last = if waits {
-        Some(execs::end_of(daemon, &handle, row.id).await?)
+        Some(execs::end_of(daemon, &handle, row.id).await)
     } else {
-        row.exit.map(|exit| Frame::Exit(exit, None))
+        row.exit.map(|exit| Ok(Frame::Exit(exit, None)))
     };
     match spool::output(state, row.id, since, last.clone()).await {
         Ok(frames) => {
             let row = daemon.store.exec_get(handle.id, row.id).await.map_err(|e| e.to_api())?.unwrap_or(row);
-            Ok(checked_output::checked(byte_stream::received_bytes(frames), &row, since))
+            Ok(checked_output::checked(byte_stream::received_until_error(frames), &row, since))
         }
         // There was not even room for the record of it.
         Err(_) if row.limits_hit.contains(&LimitHit::Disk) => {
             let dropped = row.output_bytes.saturating_sub(since);
-            let mut frames = Frame::Gap(Gap { dropped, why: GapReason::DiskFull }).to_bytes();
-            frames.extend(last.iter().flat_map(Frame::to_bytes));
-            Ok(byte_stream::whole(frames))
+            let gap = Frame::Gap(Gap { dropped, why: GapReason::DiskFull });
+            let frames = std::iter::once(Ok(gap)).chain(last).map(|frame| Ok(frame?.to_bytes().into()));
+            Ok(Box::pin(futures_util::stream::iter(frames)))
         }
         Err(error) => Err(error),
     }
@@ -163,7 +163,7 @@ pub async fn signal(
     bay: &str,
     exec: String,
     signal: SignalRequest,
-) -> Result<Signalled, ApiError> {
+) -> Result<Signalled, CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecSignal, bay)?;
     let (daemon, who) = (Arc::clone(daemon), *who);
     to_the_end(async move { execs::signal(&daemon, &handle, &exec, signal, who).await }).await

@@ -7,7 +7,7 @@ use bay_policy::{
     CanonicalRequest, CompiledPolicy, Layer, LayerPolicy, Layers, Rule, decide, diff as compare, explain,
     lint as look_over,
 };
-use bay_types::ApiError;
+use bay_types::CoreError;
 use bay_types::policy::{
     DecisionChange, Explained, Finding, MAX_REQUEST_BYTES, OtherwiseChange, PolicyChange, PolicySet,
     RuleChange,
@@ -28,7 +28,7 @@ const MAX_COMPARED: u32 = 1000;
 const MAX_CHANGED: usize = 200;
 
 /// Decides on a request as a person writes it, and says why. One that is never sent is explained too.
-pub(super) fn decided(policy: &CompiledPolicy, line: &str, now: Timestamp) -> Result<Explained, ApiError> {
+pub(super) fn decided(policy: &CompiledPolicy, line: &str, now: Timestamp) -> Result<Explained, CoreError> {
     match CanonicalRequest::from_line(line) {
         Ok(request) => {
             let decision = decide(policy, &request, now);
@@ -43,7 +43,7 @@ pub(super) fn decided(policy: &CompiledPolicy, line: &str, now: Timestamp) -> Re
     }
 }
 
-pub(crate) async fn check(daemon: &Daemon, handle: &BayHandle, line: &str) -> Result<Explained, ApiError> {
+pub(crate) async fn check(daemon: &Daemon, handle: &BayHandle, line: &str) -> Result<Explained, CoreError> {
     if line.len() > MAX_REQUEST_BYTES {
         // Says how much is read.
         return set::request(line).map(|_| Explained::default());
@@ -52,7 +52,7 @@ pub(crate) async fn check(daemon: &Daemon, handle: &BayHandle, line: &str) -> Re
     decided(&effective.policy, line, Timestamp::now())
 }
 
-pub(crate) async fn lint(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<Finding>, ApiError> {
+pub(crate) async fn lint(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<Finding>, CoreError> {
     let policy = Arc::clone(&super::effective_with_origins(daemon, handle).await.policy);
     blocking(move || view::reworded(&look_over(&policy, Timestamp::now()))).await
 }
@@ -62,7 +62,7 @@ pub(crate) async fn diff(
     daemon: &Daemon,
     handle: &BayHandle,
     given: PolicySet,
-) -> Result<PolicyChange, ApiError> {
+) -> Result<PolicyChange, CoreError> {
     let before = Arc::clone(&super::effective_with_origins(daemon, handle).await.policy);
     let Prepared { layer, .. } = set::prepare(Layer::Bay, given, compile::project(&handle.row())).await?;
     let requests = recall::requests(daemon, handle, MAX_COMPARED).await?;
@@ -74,7 +74,7 @@ pub(crate) async fn replaced(
     daemon: &Daemon,
     handle: &BayHandle,
     layer: LayerPolicy,
-) -> Result<CompiledPolicy, ApiError> {
+) -> Result<CompiledPolicy, CoreError> {
     let before = Arc::clone(&super::effective_with_origins(daemon, handle).await.policy);
     blocking(move || Ok(with_layer(&before, layer))).await
 }

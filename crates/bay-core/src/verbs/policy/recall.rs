@@ -14,7 +14,7 @@ use bay_policy::{CanonicalRequest, Layer, learn as lesson};
 use bay_types::event::egress::{EgressDecided, EgressRefused, Outcome, Refusal};
 use bay_types::event::{EgressEvent, Event, EventBody, Field, Recorded as _};
 use bay_types::policy::{Explained, Lesson, MAX_REQUEST_BYTES, NotLearned, Recalled};
-use bay_types::{ApiError, ErrorCode, ExecId};
+use bay_types::{Action, CoreError, ErrorCode, ExecId, Hint};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -108,14 +108,17 @@ fn recorded_explanation(decided: &EgressDecided) -> Option<Explained> {
     serde_json::from_value(said).ok()
 }
 
-pub(crate) async fn explain(daemon: &Daemon, handle: &BayHandle, id: u64) -> Result<Recalled, ApiError> {
+pub(crate) async fn explain(daemon: &Daemon, handle: &BayHandle, id: u64) -> Result<Recalled, CoreError> {
     let found = daemon.store.event_of(handle.id, id).await.map_err(|e| e.to_api())?;
     let found = found.and_then(|event| Some((event.at, Recorded::of(&event)?)));
     let (at, recorded) = found.ok_or_else(|| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::EventNotFound,
             format!("{} has no decision {id} on record", handle.name),
-            format!("`bay egress {}` shows the decisions there are, each with its number", handle.name),
+            Hint::new(
+                "{} shows the decisions there are, each with its number",
+                [Action::ListEgress((&handle.name).into())],
+            ),
         )
     })?;
     let now = match recorded.request() {
@@ -166,7 +169,7 @@ pub(super) async fn requests(
     daemon: &Daemon,
     handle: &BayHandle,
     limit: u32,
-) -> Result<Vec<CanonicalRequest>, ApiError> {
+) -> Result<Vec<CanonicalRequest>, CoreError> {
     let events = daemon
         .store
         .events_of(handle.id, [EgressDecided::KIND, EgressDecided::KIND], limit)
@@ -178,7 +181,7 @@ pub(super) async fn requests(
 }
 
 /// The narrowest rules for the bay's own layer that would have allowed what was refused.
-pub(crate) async fn learn(daemon: &Daemon, handle: &BayHandle) -> Result<Lesson, ApiError> {
+pub(crate) async fn learn(daemon: &Daemon, handle: &BayHandle) -> Result<Lesson, CoreError> {
     let events = daemon
         .store
         .events_of(handle.id, [EgressDecided::KIND, EgressRefused::KIND], MAX_REFUSALS)

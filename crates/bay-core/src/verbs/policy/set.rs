@@ -14,7 +14,7 @@ use bay_types::policy::{
     MAX_REQUEST_BYTES, PolicySet, PolicyView,
 };
 use bay_types::principal::Principal;
-use bay_types::{ApiError, BayName, ErrorCode};
+use bay_types::{Action, BayName, CoreError, ErrorCode, Hint};
 use jiff::{SignedDuration, Timestamp};
 
 use super::view;
@@ -46,18 +46,18 @@ pub(crate) async fn prepare(
     layer: Layer,
     given: PolicySet,
     location: Option<String>,
-) -> Result<Prepared, ApiError> {
+) -> Result<Prepared, CoreError> {
     let forge = location.as_deref().and_then(Place::of_repository);
     blocking(move || prepare_now(layer, given, forge.as_ref())).await
 }
 
-fn prepare_now(layer: Layer, given: PolicySet, forge: Option<&Place>) -> Result<Prepared, ApiError> {
-    let refuse = |message: String, next: &str| Err(ApiError::new(ErrorCode::InvalidInput, message, next));
+fn prepare_now(layer: Layer, given: PolicySet, forge: Option<&Place>) -> Result<Prepared, CoreError> {
+    let refuse = |message: String, hint: Hint| Err(CoreError::new(ErrorCode::InvalidInput, message, hint));
     let odd = |c: char| c.is_control();
     if given.name.is_empty() || given.name.len() > MAX_NAME_BYTES || given.name.chars().any(odd) {
         return refuse(
             "the policy's name is empty, too long, or has control characters".to_owned(),
-            "give a preset or a file",
+            "give a preset or a file".into(),
         );
     }
     let (name, text) = match (given.text, Preset::named(&given.name)) {
@@ -67,14 +67,14 @@ fn prepare_now(layer: Layer, given: PolicySet, forge: Option<&Place>) -> Result<
             let known = Preset::ALL.map(Preset::name).join(", ");
             return refuse(
                 format!("there is no preset {:?}", plain_text(&given.name)),
-                &format!("the presets are {known}"),
+                format!("the presets are {known}").into(),
             );
         }
     };
     if text.len() > MAX_POLICY_BYTES {
         return refuse(
             format!("the policy has {} bytes", text.len()),
-            &format!("at most {MAX_POLICY_BYTES} are read; use wider rules"),
+            format!("at most {MAX_POLICY_BYTES} are read; use wider rules").into(),
         );
     }
     let found = places::checked(&given.places)?;
@@ -84,17 +84,17 @@ fn prepare_now(layer: Layer, given: PolicySet, forge: Option<&Place>) -> Result<
     let rules =
         RuleCounts { allow: count(Outcome::Allow), ask: count(Outcome::Ask), deny: count(Outcome::Deny) };
     let summary = PolicySummary { name: name.clone(), sha256: compile::sha256(&text), rules };
-    let places = serde_json::to_string(&found).map_err(|error| ApiError::internal(&error))?;
+    let places = serde_json::to_string(&found).map_err(|error| CoreError::internal(&error))?;
     Ok(Prepared { new: PolicyNew { name, text, places }, summary, layer: policy })
 }
 
 /// What is wrong with a file, as far as it is told at once.
-fn invalid(problems: &[String]) -> ApiError {
+fn invalid(problems: &[String]) -> CoreError {
     let mut message = problems.iter().take(MAX_TOLD).cloned().collect::<Vec<_>>().join("\n");
     if problems.len() > MAX_TOLD {
         message.push_str(&format!("\nand {} more", problems.len() - MAX_TOLD));
     }
-    ApiError::new(
+    CoreError::new(
         ErrorCode::PolicyInvalid,
         message,
         "correct the file; nothing was changed. docs/policy.md tells how rules are written",
@@ -102,12 +102,12 @@ fn invalid(problems: &[String]) -> ApiError {
 }
 
 /// The scope of the project that a bay belongs to.
-pub(crate) fn scope_of_project(handle: &BayHandle) -> Result<Scope, ApiError> {
+pub(crate) fn scope_of_project(handle: &BayHandle) -> Result<Scope, CoreError> {
     compile::project(&handle.row()).map(Scope::Project).ok_or_else(|| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::InvalidInput,
             format!("{} was made from no repository, so it belongs to no project", handle.name),
-            format!("`bay policy set {} FILE` sets a policy for this bay alone", handle.name),
+            Hint::new("{} sets a policy for this bay alone", [Action::SetPolicy((&handle.name).into())]),
         )
     })
 }
@@ -149,7 +149,7 @@ pub(crate) async fn set_layer(
     scope: Scope,
     given: PolicySet,
     caller: Principal,
-) -> Result<(), ApiError> {
+) -> Result<(), CoreError> {
     if let Scope::Bay(bay) = &scope {
         not_deleting(&daemon.bays.find(&bay.to_string())?.row(), "given a policy")?;
     }
@@ -177,7 +177,7 @@ pub(crate) async fn unset_layer(
     daemon: Arc<Daemon>,
     scope: Scope,
     caller: Principal,
-) -> Result<(), ApiError> {
+) -> Result<(), CoreError> {
     let event = Draft::of(event::policy::PolicySet {
         scope: scope.to_string(),
         name: None,
@@ -191,7 +191,7 @@ pub(crate) async fn unset_layer(
 }
 
 /// One layer, as it was set.
-pub(crate) async fn layer(daemon: &Daemon, scope: &Scope) -> Result<LayerSet, ApiError> {
+pub(crate) async fn layer(daemon: &Daemon, scope: &Scope) -> Result<LayerSet, CoreError> {
     let row = daemon.store.policy_get(scope).await.map_err(|e| e.to_api())?;
     let forge = location_of(daemon, scope).as_deref().and_then(Place::of_repository);
     let told = |row: PolicyRow| {
@@ -213,16 +213,16 @@ pub(crate) async fn show(daemon: &Daemon, handle: &BayHandle) -> PolicyView {
     view::policy(&handle.name, &effective, Timestamp::now())
 }
 
-pub(super) fn request(line: &str) -> Result<CanonicalRequest, ApiError> {
+pub(super) fn request(line: &str) -> Result<CanonicalRequest, CoreError> {
     if line.len() > MAX_REQUEST_BYTES {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::InvalidInput,
             format!("the request has {} bytes", line.len()),
             format!("at most {MAX_REQUEST_BYTES} are read"),
         ));
     }
     CanonicalRequest::from_line(line).map_err(|refusal| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::InvalidInput,
             format!("such a request is never sent: {refusal}"),
             "write METHOD https://HOST/PATH, FETCH ssh://HOST/REPOSITORY, tcp://HOST:PORT or tls://HOST",
@@ -243,10 +243,10 @@ pub(crate) fn prepare_grant(
     handle: &BayHandle,
     wanted: GrantAdd,
     caller: Principal,
-) -> Result<PreparedGrant, ApiError> {
+) -> Result<PreparedGrant, CoreError> {
     not_deleting(&handle.row(), "granted anything")?;
     if wanted.for_s == 0 || wanted.for_s > MAX_GRANT_S {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::InvalidInput,
             format!("a grant for {} s is none, or one without an end", wanted.for_s),
             format!("give 1 to {MAX_GRANT_S} s; what is to last is a rule of the policy"),
@@ -263,7 +263,7 @@ pub(crate) fn prepare_grant(
     };
     let letters = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if id.is_empty() || id.len() > MAX_ID || !id.bytes().all(letters) {
-        return Err(ApiError::new(
+        return Err(CoreError::new(
             ErrorCode::InvalidName,
             format!("{:?} is not an id of a grant", plain_text(&id)),
             format!("use up to {MAX_ID} letters, digits, hyphens, dots and underscores"),
@@ -271,7 +271,7 @@ pub(crate) fn prepare_grant(
     }
     let origin = Origin { layer: Layer::Bay, file: format!("grant {id}"), line: 1 };
     let mut grant: Grant = grant_for(&request, &id, origin, expires).ok_or_else(|| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::InvalidInput,
             format!("no rule can cover exactly {request}"),
             "write a rule into the bay's policy instead",
@@ -299,7 +299,7 @@ pub(crate) async fn grant_add(
     handle: Arc<BayHandle>,
     wanted: GrantAdd,
     caller: Principal,
-) -> Result<GrantView, ApiError> {
+) -> Result<GrantView, CoreError> {
     let PreparedGrant { row, event, read } = prepare_grant(&handle, wanted, caller)?;
     let added = daemon.store.grant_add(handle.id, &row, MAX_GRANTS, &event).await.map_err(|e| e.to_api())?;
     if added.is_none() {
@@ -321,7 +321,7 @@ pub(crate) async fn grant_rm(
     handle: Arc<BayHandle>,
     id: String,
     caller: Principal,
-) -> Result<GrantView, ApiError> {
+) -> Result<GrantView, CoreError> {
     let event =
         Draft::of(event::policy::GrantRemove { ids: vec![id.clone()], why: None, by: Some(caller.by()) });
     let gone = daemon.store.grant_rm(handle.id, &id, &event).await.map_err(|e| e.to_api())?;
@@ -332,16 +332,19 @@ pub(crate) async fn grant_rm(
     Ok(read.first().map_or_else(|| view::unreadable_grant(&row), |grant| view::grant(grant, Some(&row), now)))
 }
 
-fn no_grant(bay: &BayName, id: &str) -> ApiError {
-    ApiError::new(
+fn no_grant(bay: &BayName, id: &str) -> CoreError {
+    CoreError::new(
         ErrorCode::GrantNotFound,
         format!("{bay} has no grant {:?}", plain_text(id)),
-        format!("`bay grants ls {bay}` shows those it has; one in the bay's policy file goes with that file"),
+        Hint::new(
+            "{} shows those it has; one in the bay's policy file goes with that file",
+            [Action::ListGrants(bay.into())],
+        ),
     )
 }
 
 /// What grants were given to is gone: what runs next is to ask again.
-pub(crate) async fn drop_grants(daemon: &Daemon, handle: &BayHandle, why: &str) -> Result<(), ApiError> {
+pub(crate) async fn drop_grants(daemon: &Daemon, handle: &BayHandle, why: &str) -> Result<(), CoreError> {
     if daemon.store.grants_drop(handle.id, why).await.map_err(|e| e.to_api())? {
         daemon.policies.touch(handle.id);
     }

@@ -9,7 +9,7 @@ use bay_types::policy::{
 };
 use bay_types::principal::Principal;
 use bay_types::traffic::InsideEgress;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{Action, CoreError, ErrorCode, Hint};
 
 use super::{ask, inside, recall, set};
 use crate::authorize::Verb;
@@ -25,7 +25,7 @@ pub enum LayerName<'a> {
 }
 
 impl LayerName<'_> {
-    fn scope(self, daemon: &Daemon, who: &Principal, host: Verb, project: Verb) -> Result<Scope, ApiError> {
+    fn scope(self, daemon: &Daemon, who: &Principal, host: Verb, project: Verb) -> Result<Scope, CoreError> {
         match self {
             Self::Host => daemon.permit(who, host).map(|()| Scope::Host),
             Self::ProjectOf(bay) => set::scope_of_project(&*daemon.bay_for(who, project, bay)?),
@@ -34,7 +34,7 @@ impl LayerName<'_> {
 }
 
 /// The policy that holds for a bay, with its layers and grants.
-pub async fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<PolicyView, ApiError> {
+pub async fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<PolicyView, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicyShow, bay)?;
     Ok(set::show(daemon, &handle).await)
 }
@@ -45,14 +45,14 @@ pub async fn set(
     who: &Principal,
     bay: &str,
     given: PolicySet,
-) -> Result<PolicyView, ApiError> {
+) -> Result<PolicyView, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicySet, bay)?;
     to_the_end(set::set_layer(Arc::clone(daemon), Scope::Bay(handle.id), given, *who)).await?;
     Ok(set::show(daemon, &handle).await)
 }
 
 /// Takes the policy of one bay away, which leaves it closed.
-pub async fn unset(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<PolicyView, ApiError> {
+pub async fn unset(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<PolicyView, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicyUnset, bay)?;
     to_the_end(set::unset_layer(Arc::clone(daemon), Scope::Bay(handle.id), *who)).await?;
     Ok(set::show(daemon, &handle).await)
@@ -63,7 +63,7 @@ pub async fn show_layer(
     daemon: &Daemon,
     who: &Principal,
     layer: LayerName<'_>,
-) -> Result<LayerSet, ApiError> {
+) -> Result<LayerSet, CoreError> {
     let scope = layer.scope(daemon, who, Verb::HostPolicyShow, Verb::ProjectPolicyShow)?;
     set::layer(daemon, &scope).await
 }
@@ -74,7 +74,7 @@ pub async fn set_layer(
     who: &Principal,
     layer: LayerName<'_>,
     given: PolicySet,
-) -> Result<LayerSet, ApiError> {
+) -> Result<LayerSet, CoreError> {
     let scope = layer.scope(daemon, who, Verb::HostPolicySet, Verb::ProjectPolicySet)?;
     to_the_end(set::set_layer(Arc::clone(daemon), scope.clone(), given, *who)).await?;
     set::layer(daemon, &scope).await
@@ -85,7 +85,7 @@ pub async fn unset_layer(
     daemon: &Arc<Daemon>,
     who: &Principal,
     layer: LayerName<'_>,
-) -> Result<LayerSet, ApiError> {
+) -> Result<LayerSet, CoreError> {
     let scope = layer.scope(daemon, who, Verb::HostPolicyUnset, Verb::ProjectPolicyUnset)?;
     to_the_end(set::unset_layer(Arc::clone(daemon), scope.clone(), *who)).await?;
     set::layer(daemon, &scope).await
@@ -97,7 +97,7 @@ pub async fn check(
     who: &Principal,
     bay: &str,
     asked: &Check,
-) -> Result<Explained, ApiError> {
+) -> Result<Explained, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicyCheck, bay)?;
     ask::check(daemon, &handle, &asked.request).await
 }
@@ -108,20 +108,23 @@ pub async fn explain(
     who: &Principal,
     bay: &str,
     decision: &str,
-) -> Result<Recalled, ApiError> {
+) -> Result<Recalled, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicyExplain, bay)?;
     let number = decision.parse().map_err(|_| {
-        ApiError::new(
+        CoreError::new(
             ErrorCode::InvalidInput,
             format!("{:?} is not the number of a decision", plain_text(decision)),
-            "`bay egress NAME` shows the decisions there are, each with its number",
+            Hint::new(
+                "{} shows the decisions there are, each with its number",
+                [Action::ListEgress((&handle.name).into())],
+            ),
         )
     })?;
     recall::explain(daemon, &handle, number).await
 }
 
 /// What looks like a mistake in a bay's policy.
-pub async fn lint(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<Finding>, ApiError> {
+pub async fn lint(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<Finding>, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicyLint, bay)?;
     ask::lint(daemon, &handle).await
 }
@@ -132,18 +135,18 @@ pub async fn diff(
     who: &Principal,
     bay: &str,
     given: PolicySet,
-) -> Result<PolicyChange, ApiError> {
+) -> Result<PolicyChange, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicyDiff, bay)?;
     ask::diff(daemon, &handle, given).await
 }
 
 /// A policy that would allow what a bay asked for and was refused.
-pub async fn learn(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Lesson, ApiError> {
+pub async fn learn(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Lesson, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicyLearn, bay)?;
     recall::learn(daemon, &handle).await
 }
 
-pub async fn grant_list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<GrantView>, ApiError> {
+pub async fn grant_list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<GrantView>, CoreError> {
     let handle = daemon.bay_for(who, Verb::GrantList, bay)?;
     Ok(set::show(daemon, &handle).await.grants)
 }
@@ -153,7 +156,7 @@ pub async fn grant_add(
     who: &Principal,
     bay: &str,
     wanted: GrantAdd,
-) -> Result<GrantView, ApiError> {
+) -> Result<GrantView, CoreError> {
     let handle = daemon.bay_for(who, Verb::GrantAdd, bay)?;
     to_the_end(set::grant_add(Arc::clone(daemon), handle, wanted, *who)).await
 }
@@ -163,7 +166,7 @@ pub async fn grant_delete(
     who: &Principal,
     bay: &str,
     grant: String,
-) -> Result<GrantView, ApiError> {
+) -> Result<GrantView, CoreError> {
     let handle = daemon.bay_for(who, Verb::GrantDelete, bay)?;
     to_the_end(set::grant_rm(Arc::clone(daemon), handle, grant, *who)).await
 }
@@ -173,7 +176,7 @@ pub(crate) async fn inside_rules(
     daemon: &Daemon,
     who: &Principal,
     bay: &str,
-) -> Result<InsideEgress, ApiError> {
+) -> Result<InsideEgress, CoreError> {
     let handle = daemon.bay_for(who, Verb::EgressRules, bay)?;
     Ok(inside::inside(daemon, &handle).await)
 }

@@ -5,7 +5,7 @@ use bay_policy::write::{grant_to_toml, rule_to_toml};
 use bay_policy::{ExecRule, Explanation, Grant, Layer, Rule, show};
 use bay_store::GrantRow;
 use bay_types::policy::{Explained, GrantView, LayerView, Origin, PolicyView, RuleView};
-use bay_types::{ApiError, BayName};
+use bay_types::{BayName, CoreError};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,11 +14,11 @@ use crate::policies::Effective;
 use bay_text::shell::quoted;
 
 /// What `bay-policy` says, in the words of the API. Both are JSON of the same shape, which tests hold.
-pub(super) fn reworded<T: DeserializeOwned>(said: &impl Serialize) -> Result<T, ApiError> {
-    serde_json::to_value(said).and_then(serde_json::from_value).map_err(|error| ApiError::internal(&error))
+pub(super) fn reworded<T: DeserializeOwned>(said: &impl Serialize) -> Result<T, CoreError> {
+    serde_json::to_value(said).and_then(serde_json::from_value).map_err(|error| CoreError::internal(&error))
 }
 
-pub(super) fn explained(explanation: &Explanation) -> Result<Explained, ApiError> {
+pub(super) fn explained(explanation: &Explanation) -> Result<Explained, CoreError> {
     reworded(explanation)
 }
 

@@ -9,7 +9,7 @@ use bay_store::Begin;
 use bay_types::event::{EgressEvent, Event, EventBody, TrafficPart};
 use bay_types::principal::Principal;
 use bay_types::timeline::{TimelineEnd, TimelineLine, TimelineNews};
-use bay_types::{ApiError, BayId, ExecId};
+use bay_types::{BayId, CoreError, ExecId};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
@@ -33,12 +33,12 @@ pub async fn read(
     who: &Principal,
     bay: &str,
     wanted: Wanted,
-) -> Result<ByteStream, ApiError> {
+) -> Result<ByteStream, CoreError> {
     let bay = find(daemon, who, Verb::TimelineRead, bay, wanted.limit).await?;
     Ok(byte_stream::received_bytes(open(Arc::clone(daemon), bay, wanted).await?))
 }
 
-async fn open(daemon: Arc<Daemon>, bay: BayId, wanted: Wanted) -> Result<mpsc::Receiver<Bytes>, ApiError> {
+async fn open(daemon: Arc<Daemon>, bay: BayId, wanted: Wanted) -> Result<mpsc::Receiver<Bytes>, CoreError> {
     let store = &daemon.store;
     let failed = |e: bay_store::StoreError| e.to_api();
     let since = wanted.begins_after(store, bay).await.map_err(failed)?;

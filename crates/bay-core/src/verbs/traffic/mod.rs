@@ -11,7 +11,7 @@ use bay_store::{Begin, TrafficWanted};
 use bay_types::principal::Principal;
 use bay_types::timeline::TimelineEnd;
 use bay_types::traffic::{EgressEntry, EgressNews, EgressOutcome, EgressState};
-use bay_types::{ApiError, BayId};
+use bay_types::{BayId, CoreError};
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
@@ -53,7 +53,7 @@ impl Wanted {
 }
 
 /// Whether anything can leave a bay now, and how much of its traffic was not recorded one by one.
-pub fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<EgressState, ApiError> {
+pub fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<EgressState, CoreError> {
     let open = daemon.bay_for(who, Verb::EgressShow, bay)?.egress();
     let dropped = open.as_ref().map(|open| open.dropped()).unwrap_or_default();
     Ok(EgressState { open: open.is_some(), dropped })
@@ -66,12 +66,12 @@ pub async fn read(
     who: &Principal,
     bay: &str,
     wanted: Wanted,
-) -> Result<ByteStream, ApiError> {
+) -> Result<ByteStream, CoreError> {
     let bay = record_stream::find(daemon, who, Verb::EgressShow, bay, wanted.range.limit).await?;
     Ok(byte_stream::received_bytes(open(Arc::clone(daemon), bay, wanted).await?))
 }
 
-async fn open(daemon: Arc<Daemon>, bay: BayId, wanted: Wanted) -> Result<mpsc::Receiver<Bytes>, ApiError> {
+async fn open(daemon: Arc<Daemon>, bay: BayId, wanted: Wanted) -> Result<mpsc::Receiver<Bytes>, CoreError> {
     let store = &daemon.store;
     let failed = |e: bay_store::StoreError| e.to_api();
     let since = wanted.range.begins_after(store, bay).await.map_err(failed)?;

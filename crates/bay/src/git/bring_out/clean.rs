@@ -149,7 +149,7 @@ impl Clean {
 /// The full disk is the caller's.
 fn explained(error: &GitError, place: &Path) -> ApiError {
     if !error.is_full_disk() {
-        return error.to_api();
+        return bay_daemon::Words::default().error(error.to_api());
     }
     ApiError::new(
         ErrorCode::NotEnough,
