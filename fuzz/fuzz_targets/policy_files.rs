@@ -12,12 +12,12 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
     for read in [
-        found::pip_conf,
-        found::npmrc,
-        found::cargo_config,
-        found::apt_list,
-        found::apt_sources,
-        found::git_config,
+        tool_settings::pip_conf,
+        tool_settings::npmrc,
+        tool_settings::cargo_config,
+        tool_settings::apt_list,
+        tool_settings::apt_sources,
+        tool_settings::git_config,
     ] {
         for found in read(text) {
             assert_eq!(Place::parse(&found.place.to_string()).expect("a place is at rest"), found.place);

@@ -1,22 +1,22 @@
-//! Classes of addresses. What is not public is refused unless a rule names it, whatever name resolved to it.
+//! Classes of addresses. An address that is not public is refused unless a rule names it, whatever name resolved to it.
 //!
-//! The gateway calls [`check_address`](crate::check_address) with the very address it is about to connect to: a name that
-//! was public a moment ago may lead to the host's own services now.
+//! The gateway calls [`check_address`](crate::check_address) with exactly the address that it is about to connect to. A
+//! name that resolved to a public address a moment ago may resolve to one of the host's own services now.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::Serialize;
 
-/// What an address belongs to.
+/// The kind of network or purpose that an address belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AddressClass {
-    /// Reachable by everybody. Documentation addresses count here: nobody has them, and labs use them.
+    /// Reachable from the public internet. Documentation addresses count as public: nobody has them, and labs use them.
     Public,
-    /// Services of clouds that hand credentials to whoever asks from a machine.
+    /// Metadata services of clouds. They give credentials to every process of a machine that asks.
     Metadata,
-    /// An address of the host itself, as the gateway told.
+    /// An address of the host itself, as the gateway reported it.
     Own,
     Loopback,
     Unspecified,
@@ -53,7 +53,7 @@ impl AddressClass {
     }
 }
 
-/// Metadata services that do not lie in link-local space, or do and matter more than their neighbours.
+/// Metadata services outside link-local space, and those within it that need a stricter class than their neighbours.
 const METADATA_V4: &[Ipv4Addr] = &[
     Ipv4Addr::new(169, 254, 169, 254),
     Ipv4Addr::new(169, 254, 170, 2),
@@ -83,18 +83,19 @@ const METADATA_NAMES: &[&str] = &[
     "metadata.tencentyun.com",
     "metadata.platformequinix.com",
 ];
-/// Names below these are answered by a host or a local network, not by the public tree.
+/// Suffixes of names that a host or a local network answers, not the public DNS.
 const LOCAL_SUFFIXES: &[&str] =
     &["localhost", "local", "internal", "intranet", "lan", "home.arpa", "localdomain"];
 
-/// What a name belongs to, as far as the name tells.
+/// The class of a name, as far as the name alone shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NameClass {
     Ordinary,
-    /// Names of the host or the local network: matched by rules that name them or what they lie below, never by `*`.
+    /// Names of the host or the local network. A rule matches one if it names it or a suffix of it; `*` never matches
+    /// one.
     Local,
-    /// Matched only by rules that name them.
+    /// Names of metadata services. Only a rule that names one matches it.
     Metadata,
 }
 
@@ -143,7 +144,7 @@ fn classify_v4(address: Ipv4Addr) -> AddressClass {
         [169, 254, ..] => AddressClass::LinkLocal,
         [224..=239, ..] => AddressClass::Multicast,
         [255, 255, 255, 255] => AddressClass::Broadcast,
-        // "This network", protocol assignments, the 6to4 relay, benchmarks, and what is kept for the future.
+        // "This network", protocol assignments, the 6to4 relay, benchmarks, and what is reserved for the future.
         [0, ..] | [192, 0, 0, _] | [192, 88, 99, _] | [198, 18..=19, ..] | [240..=255, ..] => {
             AddressClass::Reserved
         }
@@ -170,9 +171,9 @@ fn classify_v6(address: Ipv6Addr) -> AddressClass {
     match address.segments() {
         [0xff00..=0xffff, ..] => AddressClass::Multicast,
         [0xfe80..=0xfebf, ..] => AddressClass::LinkLocal,
-        // Site-local addresses are given up and still routed by some.
+        // Site-local addresses are deprecated, but some routers still route them.
         [0xfec0..=0xfeff, ..] | [0xfc00..=0xfdff, ..] => AddressClass::Private,
-        // Only 2000::/3 is given out; protocol assignments and ORCHID within it are no hosts either.
+        // Only 2000::/3 is allocated. Protocol assignments and ORCHID within it are not hosts either.
         [0x2001, 0..=0x1ff, ..] => AddressClass::Reserved,
         [0x2000..=0x3fff, ..] => AddressClass::Public,
         _ => AddressClass::Reserved,
@@ -184,11 +185,11 @@ fn classify_v6(address: Ipv6Addr) -> AddressClass {
 pub fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match address.segments() {
-        // Mapped, translated (SIIT) and compatible; `::` and `::1` are not for this function.
+        // Mapped, translated (SIIT) and compatible. The match above has already returned for `::` and `::1`.
         [0, 0, 0, 0, 0, 0xffff, high, low]
         | [0, 0, 0, 0, 0xffff, 0, high, low]
         | [0, 0, 0, 0, 0, 0, high, low] => Some(v4(high, low)),
-        // NAT64: the well-known prefix, and the one for local use, whose shorter forms all end in host bits.
+        // NAT64: the well-known prefix, and the prefix for local use, whose shorter forms all end in host bits.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x64, 0xff9b, 1, _, _, _, high, low] => Some(v4(high, low)),
         [0x2002, high, low, ..] => Some(v4(high, low)),
         // Teredo hides the client's address by inverting it.
@@ -199,8 +200,8 @@ pub fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// Whether a network that a rule names also names this address. A metadata address has to be named alone, and another
-/// special one by a network that lies in special space as a whole: `0.0.0.0/0` names no private address.
+/// Whether a network that a rule names also covers this address. A rule must name a metadata address by itself. Any
+/// other special address needs a network that lies wholly in special space: `0.0.0.0/0` covers no private address.
 #[must_use]
 pub fn named_by(network: &IpNet, address: IpAddr, class: AddressClass) -> bool {
     if !network.contains(&address) {
@@ -213,7 +214,7 @@ pub fn named_by(network: &IpNet, address: IpAddr, class: AddressClass) -> bool {
     }
 }
 
-/// The blocks of special addresses that a network may be a part of.
+/// The blocks of special addresses. A network must be part of one of them to cover a special address.
 const SPECIAL_NETWORKS: &[IpNet] = &[
     v4([0, 0, 0, 0], 8),
     v4([10, 0, 0, 0], 8),

@@ -17,7 +17,7 @@ pub enum Spread {
     OverPaths,
     /// All on one host, with paths that differ in their second segment.
     OverSegments,
-    /// All on one host, with paths that differ within a segment: each of them has to be looked at.
+    /// All on one host, with paths that differ within a segment, so that the index cannot rule any of them out.
     Alike,
 }
 
@@ -25,7 +25,7 @@ impl Spread {
     pub const ALL: [Self; 4] = [Self::OverHosts, Self::OverPaths, Self::OverSegments, Self::Alike];
 }
 
-/// A policy of so many rules in one layer.
+/// A policy with this number of rules in one layer.
 #[must_use]
 pub fn policy(rules: usize, spread: Spread) -> CompiledPolicy {
     let mut text = String::new();
@@ -49,7 +49,7 @@ pub fn policy(rules: usize, spread: Spread) -> CompiledPolicy {
     CompiledPolicy::new(Layers { bay, ..Layers::default() })
 }
 
-/// Requests that such a policy allows, asks about, denies and knows nothing of.
+/// Requests that such a policy allows, asks about, denies, and has no rule for.
 #[must_use]
 pub fn requests(rules: usize, spread: Spread) -> Vec<CanonicalRequest> {
     let line = |at: usize| match spread {

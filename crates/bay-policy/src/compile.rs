@@ -1,4 +1,4 @@
-//! Layers made ready for deciding: every rule is found by the host and by a segment of the path it speaks of.
+//! Layers compiled for decisions. An index finds each rule by its host and by a segment of its path.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::layer::{LayerPolicy, NEVER, Otherwise};
 use crate::pattern::HostPattern;
 use crate::rule::{Grant, Kind, Layer, Matcher, Origin, Outcome, Rule};
 
-/// The layers of one bay, those that exist.
+/// The layers that a bay has.
 #[derive(Debug, Clone, Default)]
 pub struct Layers {
     pub host: Option<LayerPolicy>,
@@ -20,7 +20,7 @@ pub struct Layers {
     pub bay: Option<LayerPolicy>,
 }
 
-/// A rule as decisions name it.
+/// The parts of a rule that decisions refer to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleHead {
     pub id: String,
@@ -31,20 +31,20 @@ pub struct RuleHead {
     pub reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
-    /// Whether the bay's files are kept before a person is asked.
+    /// Whether the bay's files are checkpointed before a person is asked.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub checkpoint: bool,
-    /// Networks that are named as hosts, and those to which names may lead.
+    /// Networks that the rule names as hosts, and networks that it allows names to resolve to.
     #[serde(skip)]
     pub(crate) named: Vec<IpNet>,
 }
 
-/// A rule that decisions share: cheap to copy, and alive as long as one of them is.
+/// A rule that several decisions share. It is cheap to copy and lives as long as any of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleRef(Arc<RuleHead>);
 
 impl RuleHead {
-    /// Networks that it names: as hosts, or as where names may lead.
+    /// Networks that the rule names as hosts, and networks that it allows names to resolve to.
     #[must_use]
     pub fn named(&self) -> &[IpNet] {
         &self.named
@@ -52,7 +52,7 @@ impl RuleHead {
 }
 
 impl RuleRef {
-    /// A person's word, which names no address by itself.
+    /// The pseudo-rule of a person's answer. It names no address by itself.
     pub(crate) fn approval(id: &str, kind: Kind) -> Self {
         let origin = Origin { layer: Layer::Bay, file: "approval".to_owned(), line: 1 };
         Self(Arc::new(RuleHead {
@@ -82,7 +82,7 @@ impl Serialize for RuleRef {
     }
 }
 
-/// What every request of a bay is decided by. Never changed: a new policy is a new value that takes its place.
+/// The policy by which every request of a bay is decided. It never changes: a new policy is a new value.
 #[derive(Debug, Clone, Default)]
 pub struct CompiledPolicy {
     pub(crate) layers: Vec<CompiledLayer>,
@@ -114,7 +114,7 @@ pub(crate) struct CompiledGrant {
 }
 
 impl CompiledPolicy {
-    /// When the next of its rules and grants ends, after which another word may hold.
+    /// The time when the next rule or grant expires, after which a decision may differ.
     #[must_use]
     pub fn next_end(&self, now: Timestamp) -> Option<Timestamp> {
         let rules = self.layers.iter().flat_map(|layer| &layer.rules).map(|rule| rule.expires);
@@ -145,13 +145,13 @@ impl CompiledPolicy {
         policy
     }
 
-    /// Whether ports of the bay may be reached from outside: every layer that speaks of it must say so.
+    /// Whether ports of the bay may be reached from outside: every layer that has this setting must allow it.
     #[must_use]
     pub fn ingress(&self) -> bool {
         self.layers.iter().all(|layer| layer.source.ingress.unwrap_or(true))
     }
 
-    /// The layers it was made of.
+    /// The layers that the policy was compiled from.
     pub fn layers(&self) -> impl Iterator<Item = &LayerPolicy> {
         self.layers.iter().map(|layer| &layer.source)
     }

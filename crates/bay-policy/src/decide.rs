@@ -1,9 +1,9 @@
 //! Decisions.
 //!
-//! Within a layer: a deny beats all; an allow beats an ask only where it is narrower in every respect, that is where the
-//! ask speaks of all that the allow speaks of and of more; otherwise it is asked. Between layers the most restrictive
-//! word holds, so a layer can narrow what the layers before it leave and never widen it. Where a path can be divided in
-//! two ways both are decided on, and again the most restrictive word holds.
+//! Within a layer a deny beats everything. An allow beats an ask only if it is narrower in every respect: the ask must
+//! match everything that the allow matches, and more. Otherwise the request is asked about. Between layers the most
+//! restrictive outcome wins, so a layer can narrow what the layers before it allow, and never widen it. If a path can
+//! be divided in two ways, both are decided on, and again the most restrictive outcome wins.
 
 use std::net::IpAddr;
 
@@ -19,38 +19,39 @@ use crate::exec::ExecRule;
 use crate::index::Wanted;
 use crate::rule::{Kind, Layer, Outcome};
 
-/// What was decided, and by what.
+/// The outcome and its cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Decision {
     pub outcome: Outcome,
     pub cause: Cause,
-    /// What each layer said.
+    /// The verdict of each layer.
     pub layers: Vec<LayerVerdict>,
-    /// Whether the gateway may put credentials into it: only into what it allowed, reads and encrypts.
+    /// Whether the gateway may put credentials into the request. It may only if it allowed, reads and encrypts the
+    /// request.
     pub credentials: bool,
 }
 
-/// What a decision rests on.
+/// The reason for a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "because")]
 pub enum Cause {
-    /// A rule; of several layers that agree, that of the first one which says it.
+    /// A rule. If several layers have the same outcome, the rule of the first of them.
     Rule { rule: RuleRef },
-    /// An allow and an ask of one layer, neither of them the narrower one.
+    /// An allow and an ask of one layer. Neither is narrower than the other.
     Tie { rule: RuleRef, allow: RuleRef },
-    /// A grant, which answered an ask or stood in for a rule.
+    /// A grant, which answered an ask or replaced a missing rule.
     Grant { grant: RuleRef },
-    /// No rule of this layer speaks of it.
+    /// No rule of this layer matches the request.
     NoRule { layer: Layer, file: String },
     /// There is no policy at all.
     NoPolicy,
 }
 
-/// What one layer said.
+/// The verdict of one layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LayerVerdict {
     pub layer: Layer,
-    /// Nothing where it leaves the word to the layers before it.
+    /// `None` if this layer leaves the decision to the layers before it.
     pub outcome: Option<Outcome>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<RuleRef>,
@@ -59,7 +60,7 @@ pub struct LayerVerdict {
 }
 
 impl Decision {
-    /// The same after a person said yes to what it asks. Nothing else becomes an allow by that.
+    /// The decision after a person approved an ask. No other outcome becomes an allow.
     #[must_use]
     pub fn approved(&self, request: &CanonicalRequest, approval: &str) -> Self {
         if self.outcome != Outcome::Ask {
@@ -75,7 +76,7 @@ impl Decision {
         }
     }
 
-    /// The rule or grant it rests on.
+    /// The rule or grant that caused the decision.
     #[must_use]
     pub fn rule(&self) -> Option<&RuleHead> {
         match &self.cause {
@@ -88,7 +89,7 @@ impl Decision {
 /// Decides on a request.
 #[must_use]
 pub fn decide(policy: &CompiledPolicy, request: &CanonicalRequest, now: Timestamp) -> Decision {
-    // A push of several refs is as many pushes, and the most restrictive word on them holds.
+    // A push of several refs counts as one push for each ref, and the most restrictive outcome wins.
     if let Pushing::Refs(refs) = request.pushing()
         && refs.len() > 1
     {
@@ -111,7 +112,7 @@ fn decide_one(policy: &CompiledPolicy, request: &CanonicalRequest, now: Timestam
             decision = Some(next);
         }
     }
-    // There is always a reading: a path has one, and the absence of a path is one.
+    // There is always a reading: a path has at least one, and a request without a path counts as one.
     decision.unwrap_or_else(|| denied(Cause::NoPolicy, Vec::new()))
 }
 
@@ -136,7 +137,7 @@ fn decide_reading(
     {
         return Decision { outcome: Outcome::Allow, cause: Cause::Grant { grant }, layers, credentials };
     }
-    // The first layer that says it is the one whose owner was asked last, and the one to change first.
+    // Name the first layer with this outcome. Its owner is the one to ask first for a change.
     let cause =
         layers.iter().find(|verdict| verdict.outcome == Some(worst)).map(|verdict| verdict.cause(policy));
     let credentials = credentials && worst == Outcome::Allow;
@@ -173,7 +174,7 @@ impl CompiledLayer {
         let (mut allows, mut asks): (Vec<&CompiledRule>, Vec<&CompiledRule>) = (Vec::new(), Vec::new());
         self.index.visit(request.host(), &Wanted::matching(request, reading), &mut |at| {
             let rule = &self.rules[at];
-            let outcome = rule.says_to(request);
+            let outcome = rule.outcome_for(request);
             if now < rule.expires && rule.matcher.matches_reading(request, reading, outcome) {
                 match outcome {
                     Outcome::Deny => deny = deny.or(Some(rule)),
@@ -189,7 +190,7 @@ impl CompiledLayer {
         LayerVerdict {
             layer: self.layer,
             outcome: match rule {
-                Some(rule) => Some(rule.says_to(request)),
+                Some(rule) => Some(rule.outcome_for(request)),
                 None if request.git().is_some() && request.pushing() == Pushing::Preparing => {
                     self.otherwise.outcome().map(|outcome| outcome.unless_asked_later(true))
                 }
@@ -202,9 +203,10 @@ impl CompiledLayer {
 }
 
 impl CompiledRule {
-    /// A person is asked about a push when it is known what it changes, and for that the server has to say what there is: over
-    /// SSH, and where the rule speaks of refs, what comes before a push is let through by whoever asks about the push.
-    fn says_to(&self, request: &CanonicalRequest) -> Outcome {
+    /// A person is asked about a push only when the refs that it changes are known, and for that the client needs the
+    /// server's list of refs. So the request before the push is allowed if the push itself will be asked about. That
+    /// applies to SSH, and to rules that name branches.
+    fn outcome_for(&self, request: &CanonicalRequest) -> Outcome {
         let about_refs = request.git().is_some() || !self.matcher.branches.is_empty();
         self.outcome.unless_asked_later(about_refs && request.pushing() == Pushing::Preparing)
     }
@@ -216,14 +218,14 @@ impl Outcome {
     }
 }
 
-/// The rule that holds, and the allow that did not prevail against it.
+/// The winning rule, and the allow that lost against it if it was not narrower.
 fn most_restrictive_unless_narrower<'r>(
     allows: &[&'r CompiledRule],
     asks: &[&'r CompiledRule],
 ) -> (Option<&'r CompiledRule>, Option<&'r CompiledRule>) {
     let nearest = |rules: &[&'r CompiledRule]| -> Option<&'r CompiledRule> {
-        // Of equally near ones the first that was written.
-        rules.iter().rev().copied().max_by_key(|rule| nearness(rule))
+        // Of equally specific rules, the one written first.
+        rules.iter().rev().copied().max_by_key(|rule| specificity(rule))
     };
     if asks.is_empty() {
         return (nearest(allows), None);
@@ -239,13 +241,13 @@ fn most_restrictive_unless_narrower<'r>(
     }
 }
 
-/// How near a rule is to a single request; for choosing which of several that agree is named.
-fn nearness(rule: &CompiledRule) -> impl Ord + use<> {
+/// How specifically a rule names a request. If several rules have the same outcome, the most specific one is named.
+fn specificity(rule: &CompiledRule) -> impl Ord + use<> {
     let matcher = &rule.matcher;
     (
-        matcher.hosts.iter().map(|host| host.nearness()).max(),
-        matcher.paths.iter().map(|path| path.nearness()).max(),
-        matcher.query.nearness(),
+        matcher.hosts.iter().map(|host| host.specificity()).max(),
+        matcher.paths.iter().map(|path| path.specificity()).max(),
+        matcher.query.specificity(),
         matcher.headers.len(),
         !matcher.branches.is_empty(),
     )
@@ -271,24 +273,25 @@ impl CompiledPolicy {
     }
 }
 
-/// What the gateway does with a connection of which only host and port are known.
+/// How the gateway handles a connection of which it knows only host and port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "route")]
 pub enum Route {
-    /// Read requests and decide on each.
+    /// Read its requests and decide on each.
     Inspect,
-    /// Pass bytes on, if the decision says so.
+    /// Forward bytes, if the decision allows it.
     Tcp { decision: Decision },
-    /// Pass TLS on unread, if the decision says so and the SNI is the name.
+    /// Forward TLS without decrypting it, if the decision allows it and the SNI is the name.
     Passthrough { decision: Decision },
-    /// Answer as an SSH server and decide on each service of git.
+    /// Answer as an SSH server, and decide on each git command.
     GitSsh,
-    /// Nothing of it can be allowed. Where an answer is possible the gateway still reads the request and gives one.
+    /// Nothing on this connection can be allowed. If the protocol permits an answer, the gateway still reads the
+    /// request and answers it.
     Refuse { decision: Decision },
 }
 
-/// Decides what a connection is, before anything was sent on it. Where rules of several kinds speak of it the one that
-/// names the host most nearly prevails, and reading prevails over passing on.
+/// Chooses how to handle a connection before anything was sent on it. If rules of several kinds match, the one that
+/// names the host most specifically wins. Of equally specific kinds, the ones that the gateway reads win.
 #[must_use]
 pub fn route(policy: &CompiledPolicy, host: &Host, port: u16, now: Timestamp) -> Route {
     let destination = host.to_string();
@@ -304,21 +307,21 @@ pub fn route(policy: &CompiledPolicy, host: &Host, port: u16, now: Timestamp) ->
     let not_denied = |decision: &Option<Decision>| {
         decision.as_ref().is_some_and(|decision| decision.outcome != Outcome::Deny)
     };
-    let inspect = policy.nearest_on_connection(host, port, Kind::Http, now);
-    let git_ssh = policy.nearest_on_connection(host, port, Kind::GitSsh, now);
+    let inspect = policy.most_specific_on_connection(host, port, Kind::Http, now);
+    let git_ssh = policy.most_specific_on_connection(host, port, Kind::GitSsh, now);
     let reach = |kind, possible: bool| {
-        if possible { policy.nearest_on_connection(host, port, kind, now) } else { None }
+        if possible { policy.most_specific_on_connection(host, port, kind, now) } else { None }
     };
     let tcp_reach = reach(Kind::Tcp, not_denied(&tcp));
     let passthrough_reach = reach(Kind::Passthrough, not_denied(&passthrough));
     let best = inspect.max(git_ssh).max(tcp_reach).max(passthrough_reach);
     match (best, tcp, passthrough) {
-        // What is spoken tells HTTP from SSH there.
+        // The first bytes on the connection distinguish HTTP from SSH.
         (Some(_), _, _) if best == inspect => Route::Inspect,
         (Some(_), _, _) if best == git_ssh => Route::GitSsh,
         (Some(_), _, Some(decision)) if best == passthrough_reach => Route::Passthrough { decision },
         (Some(_), Some(decision), _) => Route::Tcp { decision },
-        // Whatever may still be asked about is read: each request is decided on again.
+        // If an ask is still possible, the gateway reads the connection and decides on each request.
         (None, Some(decision), _) if decision.outcome != Outcome::Deny => Route::Inspect,
         (_, Some(decision), _) => Route::Refuse { decision },
         (_, None, _) => Route::Refuse { decision: denied(Cause::NoPolicy, Vec::new()) },
@@ -326,14 +329,15 @@ pub fn route(policy: &CompiledPolicy, host: &Host, port: u16, now: Timestamp) ->
 }
 
 impl CompiledPolicy {
-    /// How nearly the host is named by what may permit traffic of this kind, if every layer has something that may.
-    fn nearest_on_connection(
+    /// How specifically the host is named by the rules that may permit traffic of this kind. `None` unless every layer
+    /// has such a rule.
+    fn most_specific_on_connection(
         &self,
         host: &Host,
         port: u16,
         kind: Kind,
         now: Timestamp,
-    ) -> Option<crate::pattern::host::Nearness> {
+    ) -> Option<crate::pattern::host::Specificity> {
         let fits = |matcher: &crate::rule::Matcher| {
             let port_fits = match kind {
                 Kind::Http | Kind::GitSsh => {
@@ -345,7 +349,7 @@ impl CompiledPolicy {
                 .hosts
                 .iter()
                 .filter(|pattern| pattern.permits(host))
-                .map(|pattern| pattern.nearness());
+                .map(|pattern| pattern.specificity());
             near.max().filter(|_| matcher.kind == kind && port_fits)
         };
         let mut nearest = None;
@@ -373,7 +377,7 @@ impl CompiledPolicy {
                 nearest = nearest.max(reach);
                 continue;
             };
-            // Silence that asks lets a connection be read, and nothing else.
+            // A layer without a matching rule that asks by default lets a connection be read, but not forwarded unread.
             let asks = (silent == Outcome::Ask && kind == Kind::Http).then_some((0, 0));
             let granted = granted.filter(|_| layer.layer != Layer::Host);
             let reach = reach.max(granted).max(asks)?;
@@ -383,16 +387,16 @@ impl CompiledPolicy {
     }
 }
 
-/// Whether a deny leaves nothing of a connection.
+/// Whether a deny covers everything that a connection could carry.
 fn forbids_all(matcher: &crate::rule::Matcher, host: &Host, port: u16) -> bool {
     matcher.kind == Kind::Any
         && matcher.hosts.iter().any(|pattern| pattern.forbids(host))
         && matcher.ports.contains(port, Scheme::Https)
 }
 
-/// An address that a connection must not be made to.
+/// An address that the gateway must not connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
-#[error("{host} leads to {address}, {}; {next}", class.describe())]
+#[error("{host} resolves to {address}, {}; {next}", class.describe())]
 pub struct AddressRefusal {
     pub host: Host,
     pub address: IpAddr,
@@ -400,9 +404,9 @@ pub struct AddressRefusal {
     pub next: String,
 }
 
-/// Whether the connection of an allowed request may be made to this address, the one that is dialled and no other.
-/// `own` are the addresses of the host. Public addresses may be dialled; all others have to be named by every rule that
-/// the decision rests on.
+/// Whether the gateway may connect to this address for an allowed request. The address is the very one that it dials.
+/// `own` are the addresses of the host. A public address may be dialled. Any other address must be named by every rule
+/// that the decision rests on.
 pub fn check_address(
     decision: &Decision,
     request: &CanonicalRequest,

@@ -19,9 +19,9 @@ pub struct PolicyDiff {
     pub removed: Vec<Rule>,
     pub changed: Vec<ChangedRule>,
     pub layers: Vec<ChangedLayer>,
-    /// Before and after, where it differs.
+    /// The setting before and after, if it changed.
     pub ingress: Option<(bool, bool)>,
-    /// Examples of either policy that are decided otherwise.
+    /// Example requests of either policy whose decision changed.
     pub decisions: Vec<ChangedDecision>,
 }
 
@@ -36,7 +36,7 @@ pub struct ChangedRule {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ChangedLayer {
     pub layer: Layer,
-    /// Nothing where there is no such layer.
+    /// `None` if the old policy has no such layer.
     pub before: Option<Otherwise>,
     pub after: Option<Otherwise>,
 }
@@ -60,10 +60,10 @@ impl PolicyDiff {
     }
 }
 
-/// Compares what two policies say; where a rule is written makes no difference.
+/// Compares two policies. The file and line of a rule make no difference.
 #[must_use]
 pub fn diff(before: &CompiledPolicy, after: &CompiledPolicy, now: Timestamp) -> PolicyDiff {
-    // What a rule says, without what it is called.
+    // The content of a rule without its id.
     let said = |rule: &Rule| (rule.origin.layer, rule_to_toml(&Rule { id: String::new(), ..rule.clone() }));
     let all_said = |policy: &CompiledPolicy| policy.rules().map(said).collect::<BTreeSet<_>>();
     let missing = |policy: &CompiledPolicy, from: &BTreeSet<_>| -> Vec<Rule> {

@@ -1,7 +1,7 @@
-//! Rules on commands that are run in a bay: which are asked about, and which are not run at all.
+//! Rules on commands in a bay: which need an approval, and which are refused.
 //!
-//! They speak of what the daemon is asked to start, not of what that starts in turn: a shell can run anything. What a
-//! command may send is decided when it is sent.
+//! They match the commands that the daemon is asked to start, not the processes that those start in turn: a shell can
+//! run anything. What a command may send is decided when it is sent.
 
 use serde::Serialize;
 
@@ -9,25 +9,25 @@ use crate::rule::{Origin, Outcome};
 
 /// Most words of a pattern.
 pub const MAX_WORDS: usize = 64;
-/// All that follow, also none.
+/// Matches all words that follow, or none.
 const REST: &str = "**";
 
-/// One rule on commands. Only ever narrows: what no rule speaks of runs.
+/// One rule on commands. It can only narrow: a command that no rule matches runs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct ExecRule {
     pub id: String,
     pub origin: Origin,
     /// Ask or deny.
     pub outcome: Outcome,
-    /// A pattern for each word: `*` stands for a part of it. `**` at the end stands for all words that follow.
+    /// A pattern for each word. `*` matches any part of a word. `**` at the end matches all words that follow.
     pub argv: Vec<String>,
     pub reason: Option<String>,
-    /// Whether the bay's files are kept before a person is asked.
+    /// Whether the bay's files are checkpointed before a person is asked.
     pub checkpoint: bool,
 }
 
 impl ExecRule {
-    /// Whether it speaks of the command. A program is meant by its name wherever it lies.
+    /// Whether the rule matches the command. A program is compared by its file name, wherever it lies.
     #[must_use]
     pub fn matches(&self, argv: &[String]) -> bool {
         let (words, open) = match self.argv.split_last() {
@@ -43,7 +43,7 @@ impl ExecRule {
     }
 }
 
-/// A word with stars in it against one without. Linear in both: the last star is the only one that is moved.
+/// Whether a word matches a pattern with stars. Linear in both: only the last star is ever extended.
 fn fits(pattern: &str, word: &str) -> bool {
     let (pattern, word) = (pattern.as_bytes(), word.as_bytes());
     let (mut at, mut of, mut star) = (0, 0, None);
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stars_stand_for_any_part_of_a_word() {
+    fn stars_match_any_part_of_a_word() {
         for (pattern, word, expected) in [
             ("*", "", true),
             ("a*c", "abc", true),

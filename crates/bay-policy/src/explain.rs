@@ -1,4 +1,4 @@
-//! Why something was decided so, and what would change it.
+//! Why a decision was made, and what would change it.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -14,10 +14,10 @@ use crate::pattern::{HostPattern, Strictness};
 use crate::rule::{Kind, Layer, Matcher, Origin, Outcome, Rule};
 use crate::write::rule_to_toml;
 
-/// Most rules that are told as near misses of one layer.
+/// Most rules of one layer that are reported as near misses.
 pub const MAX_NEAR_MISSES: usize = 3;
 
-/// A decision in words. Its JSON is what agents and persons are shown.
+/// An explanation of a decision. Agents and people see it as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explanation {
     pub request: String,
@@ -27,11 +27,11 @@ pub struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<RuleHead>,
     pub layers: Vec<LayerVerdict>,
-    /// What would have to be done for it to be allowed; all of it.
+    /// All the steps that would together allow the request.
     pub would_allow: Vec<Remedy>,
-    /// Rules that speak of the host and not of this request.
+    /// Rules that name the host but do not match the request.
     pub near_misses: Vec<NearMiss>,
-    /// What is odd about the name.
+    /// What is unusual about the name.
     pub warnings: Vec<HostWarning>,
     pub credentials: bool,
 }
@@ -42,11 +42,11 @@ pub struct Explanation {
 pub enum Remedy {
     /// Add this rule to the file of the layer.
     AddRule { layer: Layer, file: String, toml: String },
-    /// Nothing allows it while this rule is there.
+    /// While this rule exists, nothing allows the request.
     ChangeRule { rule: String, origin: Origin },
-    /// A person says yes, or has said so with a grant.
+    /// A person approves the request, or has approved it with a grant.
     Approve { rule: Option<String> },
-    /// Set a policy at all.
+    /// Set a policy: there is none.
     SetPolicy,
 }
 
@@ -55,18 +55,18 @@ pub struct NearMiss {
     pub rule: String,
     pub origin: Origin,
     pub outcome: Outcome,
-    /// The first thing that does not fit.
+    /// The first part of the rule that does not match.
     pub differs_in: &'static str,
     pub why: String,
 }
 
 impl Explanation {
-    /// The plain line for an answer: what, why, what next.
+    /// One line for an answer: the outcome, the reason, the next step.
     #[must_use]
     pub fn line(&self) -> String {
         let next = match self.would_allow.first() {
             None => String::new(),
-            // A preset is not edited: whoever wants more begins a file with it.
+            // Nobody edits a preset. A policy file can begin with one and add rules.
             Some(Remedy::AddRule { layer, file, .. }) => match file.strip_prefix("preset:") {
                 Some(preset) => {
                     format!(
@@ -116,7 +116,7 @@ fn reason(request: &CanonicalRequest, decision: &Decision) -> String {
             format!("rule {} at {} says {}{}", rule.id, rule.origin, rule.outcome, why(rule))
         }
         Cause::Tie { rule, allow } => format!(
-            "rule {} at {} says ask and rule {} at {} says allow, and the allow is not the narrower one in every respect",
+            "rule {} at {} says ask and rule {} at {} says allow, and the allow is not narrower in every respect",
             rule.id, rule.origin, allow.id, allow.origin
         ),
         Cause::Grant { grant } => {
@@ -141,19 +141,19 @@ fn on_options(request: &CanonicalRequest, decision: &Decision) -> String {
     }
 }
 
-/// A word on hosts that wide rules leave out.
+/// What to know about hosts that wide rules do not match.
 fn special(host: &Host) -> String {
     match host {
         Host::Address(address) => match address::classify(*address) {
-            AddressClass::Public => "; an address has to be named, `*` stands for names only".to_owned(),
-            class => format!("; it is {}, which has to be named", class.describe()),
+            AddressClass::Public => "; a rule must name an address; `*` matches names only".to_owned(),
+            class => format!("; it is {}, which a rule must name", class.describe()),
         },
         Host::Name(name) => match address::classify_name(name) {
             NameClass::Ordinary => String::new(),
             NameClass::Local => {
-                "; it is a name of the host or the local network, which `*` does not stand for".to_owned()
+                "; it is a name of the host or the local network, which `*` does not match".to_owned()
             }
-            NameClass::Metadata => "; it is a cloud's metadata service, which has to be named".to_owned(),
+            NameClass::Metadata => "; it is a cloud's metadata service, which a rule must name".to_owned(),
         },
     }
 }
@@ -232,7 +232,7 @@ fn near_misses(
             });
         }
     }
-    // What fits longest is nearest.
+    // The later a part is compared, the nearer is a rule that differs only in it.
     let order = ["expires", "branch", "header", "query", "method", "path", "port", "scheme", "kind"];
     misses.sort_by_key(|miss| order.iter().position(|part| *part == miss.differs_in));
     misses.truncate(MAX_NEAR_MISSES * policy.layers.len());
@@ -244,7 +244,7 @@ fn first_paths(matcher: &Matcher) -> String {
     paths.join(", ")
 }
 
-/// The first thing in which a rule for the same host does not fit.
+/// The first part in which a rule for the same host does not match.
 fn difference(
     matcher: &Matcher,
     request: &CanonicalRequest,
@@ -306,7 +306,7 @@ fn difference(
     expired.then(|| ("expires", "it has expired".to_owned()))
 }
 
-/// The refs that a rule is for, where the request is no push of them.
+/// The branches of a rule that the request does not push to, or `None` if branches are not what differs.
 fn other_branch(matcher: &Matcher, request: &CanonicalRequest) -> Option<(&'static str, String)> {
     let named = matcher.branches.iter().take(MAX_NEAR_MISSES).map(|branch| branch.as_str());
     let named: Vec<&str> = named.collect();

@@ -1,4 +1,4 @@
-//! Which rules of a layer can match a request, without looking at all of them.
+//! Finds the rules of a layer that can match a request, without comparing all of them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,42 +12,44 @@ use crate::pattern::path::Landmark;
 use crate::pattern::{HostPattern, Methods, Ports};
 use crate::rule::{Kind, Matcher};
 
-/// Rules by what they can match. What it finds is a little too much, never too little.
+/// Rules by what they can match. A lookup may return rules that do not match, and never misses one that does.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Index {
     names: HashMap<Box<str>, Bucket>,
     below: HashMap<Box<str>, Bucket>,
-    /// Labels of the longest key of `below`: a request with a thousand labels costs no more.
+    /// The number of labels of the longest key of `below`. It bounds the cost of a request whose host has a thousand
+    /// labels.
     below_labels: usize,
     addresses: HashMap<IpAddr, Bucket>,
     networks: Vec<(IpNet, Bucket)>,
     any: Bucket,
 }
 
-/// Rules of one host pattern, by what their paths have.
+/// Rules of one host pattern, by a segment of their paths.
 #[derive(Debug, Clone, Default)]
 struct Bucket {
-    /// By the number of a segment, then by the segment when folded.
+    /// By the index of a segment, then by the folded segment.
     literals: Vec<(usize, Literals)>,
-    /// By the number of a segment, then one by one: kept small and side by side, because all are looked at.
+    /// By the index of a segment, then in a list. A lookup compares the whole list, so its entries are small and
+    /// contiguous.
     prefixes: Vec<(usize, Vec<Prefix>)>,
     others: Vec<Entry>,
 }
 
 type Literals = HashMap<Box<str>, Vec<Entry>>;
 
-/// A rule, and in a few bytes enough to tell most requests that it cannot match.
+/// A rule, and a few bytes that rule it out for most requests that it cannot match.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     rule: u32,
     kinds: u8,
     schemes: u8,
     methods: u8,
-    /// The least and the greatest.
+    /// The lowest and the highest.
     ports: (u16, u16),
 }
 
-/// The beginning of a segment, as a number: so many bytes and no others are compared.
+/// The beginning of a segment, as a number. Only this many bytes are compared.
 #[derive(Debug, Clone, Copy)]
 struct Prefix {
     bytes: u128,
@@ -55,10 +57,10 @@ struct Prefix {
     entry: Entry,
 }
 
-/// What of a bucket is wanted.
+/// The rules of a bucket that a lookup wants.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wanted<'a> {
-    /// What can match this request with its path divided so.
+    /// The rules that can match this request, with its path divided in this way.
     Matching {
         kind: u8,
         scheme: u8,
@@ -75,7 +77,7 @@ impl<'a> Wanted<'a> {
             kind: kinds(request.kind()),
             scheme: request.scheme().map_or(u8::MAX, scheme),
             method: match request.http() {
-                // Ask and deny may speak of it as of the GET that it begins with.
+                // Ask and deny rules may also match the GET that a handshake begins with.
                 Some(http) if http.is_websocket() => method(http.method()) | method(http.sent_method()),
                 _ => request.method().map_or(u8::MAX, method),
             },
@@ -115,7 +117,7 @@ fn scheme(scheme: Scheme) -> u8 {
     }
 }
 
-/// A bit for each of the common methods, and one for all others.
+/// A bit for each common method, and one for all others.
 fn method(method: &str) -> u8 {
     const COMMON: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"];
     1 << COMMON.iter().position(|common| *common == method).unwrap_or(COMMON.len())
@@ -138,7 +140,7 @@ impl Entry {
             Methods::Set(methods) => methods.iter().fold(0, |bits, own| bits | method(own)),
         };
         Self {
-            // A layer has at most `MAX_RULES`.
+            // Never truncated: a layer has at most `MAX_RULES` rules.
             rule: u32::try_from(at).unwrap_or(u32::MAX),
             kinds: kinds(matcher.kind),
             schemes: matcher.schemes.iter().fold(0, |bits, own| bits | scheme(*own)),
@@ -281,8 +283,8 @@ fn of_segment<T: Default>(by_segment: &mut Vec<(usize, T)>, segment: usize) -> &
     &mut by_segment[found].1
 }
 
-/// The first bytes of a text, the very first in the highest place; zeros where it ends before. No text has a zero byte:
-/// paths are refused that do.
+/// The first bytes of a text as a number, the first byte in the most significant position. A shorter text is padded
+/// with zeros. No text contains a zero byte, because paths that do are refused.
 fn number(text: &str) -> u128 {
     let mut bytes = [0; size_of::<u128>()];
     let length = text.len().min(bytes.len());
@@ -290,7 +292,7 @@ fn number(text: &str) -> u128 {
     u128::from_be_bytes(bytes)
 }
 
-/// Ones for so many of the first bytes.
+/// A mask of ones for this many leading bytes.
 fn number_of_ones(length: usize) -> u128 {
     let zeros = (size_of::<u128>() - length) * 8;
     u128::MAX.checked_shl(zeros as u32).unwrap_or(0)

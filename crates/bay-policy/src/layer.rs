@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::exec::ExecRule;
 use crate::rule::{Grant, Layer, Outcome, Rule};
 
-/// The end of a rule without an end.
+/// Stands for the expiry of a rule that never expires.
 pub(crate) const NEVER: Timestamp = Timestamp::MAX;
 
 /// The outcome of a layer for requests that none of its rules covers.

@@ -1,4 +1,4 @@
-//! The narrowest rules that would allow what was refused.
+//! The narrowest rules that would allow requests that were refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,20 +17,20 @@ use crate::push::RefPattern;
 use crate::rule::{Grant, Kind, Layer, Matcher, Origin, Outcome, Rule};
 use crate::write::rule_to_toml;
 
-/// From how many paths of one kind on they become a pattern.
+/// If there are more paths of one kind than this, one pattern replaces them.
 pub const MAX_PATHS_BEFORE_PATTERN: usize = 12;
-/// Most requests that are learned from at once.
+/// Most requests that one lesson covers.
 pub const MAX_REQUESTS: usize = 10_000;
 
-/// What would allow the refused requests.
+/// The rules that would allow the refused requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Lesson {
     pub rules: Vec<Rule>,
-    /// The rules as they are written into a policy file.
+    /// The rules in the form of a policy file.
     pub toml: String,
-    /// Requests that no added rule can allow, and why.
+    /// Requests that no added rule can allow, with the reasons.
     pub not_learned: Vec<NotLearned>,
-    /// Requests that were left out because there were too many.
+    /// The number of requests beyond the limit, which the lesson does not cover.
     pub left_out: usize,
 }
 
@@ -40,7 +40,7 @@ pub struct NotLearned {
     pub why: String,
 }
 
-/// What requests have to have in common to become one rule.
+/// What requests must have in common to become one rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
     host: String,
@@ -48,14 +48,14 @@ struct Group {
     kind: Kind,
     scheme: Option<Scheme>,
     method: String,
-    /// The service that git asks for: the difference between fetching and pushing.
+    /// The git service, which distinguishes fetching from pushing.
     git_service: Option<String>,
-    /// What a push changes.
+    /// The refs that a push changes.
     refs: Vec<String>,
     has_query: bool,
 }
 
-/// Proposes rules for `layer` that allow these requests and as little else as can be written down.
+/// Proposes rules for `layer` that allow these requests, and as little else as the language can express.
 #[must_use]
 pub fn learn(policy: &CompiledPolicy, refused: &[CanonicalRequest], layer: Layer, now: Timestamp) -> Lesson {
     let mut groups: BTreeMap<Group, (HostPattern, BTreeMap<String, &CanonicalPath>)> = BTreeMap::new();
@@ -110,8 +110,8 @@ pub fn learn(policy: &CompiledPolicy, refused: &[CanonicalRequest], layer: Layer
     Lesson { rules, toml, not_learned, left_out: refused.len().saturating_sub(MAX_REQUESTS) }
 }
 
-/// The rule that allows this request and no other; nothing where none can be written. What a person says of one request must
-/// not become more because the bay put a star into it.
+/// The rule that allows this request and no other. `None` if the language cannot express it. If a person allows one
+/// request, a star that the bay put into it must not widen the permission.
 #[must_use]
 pub fn exactly_this(request: &CanonicalRequest) -> Option<Matcher> {
     let matcher = narrowest(request)?;
@@ -119,12 +119,12 @@ pub fn exactly_this(request: &CanonicalRequest) -> Option<Matcher> {
     one_query.then_some(matcher)
 }
 
-/// The rule that allows this path and method of this host alone, and as far as it can be written down this query; nothing where
-/// no pattern can be written for the path, and where it is a push with push options.
+/// The rule that allows this path and method of this host alone, and this query if the language can express it. `None`
+/// if no pattern matches exactly this path, or if the request is a push with push options.
 #[must_use]
 pub fn narrowest(request: &CanonicalRequest) -> Option<Matcher> {
     if request.push_options() > 0 {
-        // A rule by branch would not allow it, and one without branches would allow every push.
+        // A rule by branch would not allow it, and a rule without branches would allow every push.
         return None;
     }
     let host = HostPattern::parse(&request.host().to_string()).ok()?;
@@ -138,13 +138,13 @@ pub fn narrowest(request: &CanonicalRequest) -> Option<Matcher> {
     Some(matcher)
 }
 
-/// A grant for exactly this request, as an approval makes it.
+/// A grant for exactly this request, which an approval makes.
 #[must_use]
 pub fn grant_for(request: &CanonicalRequest, id: &str, origin: Origin, expires: Timestamp) -> Option<Grant> {
     Some(Grant { id: id.to_owned(), origin, matcher: exactly_this(request)?, reason: None, expires })
 }
 
-/// This query and no other, unless a name comes twice in it.
+/// Exactly this query, unless a name occurs twice in it.
 fn exact_query(http: &Http) -> QueryPattern {
     let mut names = BTreeSet::new();
     for (name, value) in http.query().pairs() {
@@ -154,14 +154,14 @@ fn exact_query(http: &Http) -> QueryPattern {
     }
     let pattern = match http.query().as_str() {
         None => QueryPattern::Nothing,
-        // A word alone is no query that a rule can be written with.
+        // A rule cannot express a query that is a bare word.
         Some(text) if !text.contains('=') => return QueryPattern::Any,
         Some(text) => QueryPattern::Exactly(text.to_owned()),
     };
     if pattern.matches(http.query(), crate::pattern::Strictness::Exact) { pattern } else { QueryPattern::Any }
 }
 
-/// Why a rule added to this layer would not help.
+/// Why a rule in this layer would not allow the request.
 fn obstacle(
     policy: &CompiledPolicy,
     request: &CanonicalRequest,
@@ -221,7 +221,7 @@ fn group(request: &CanonicalRequest) -> Group {
 
 type Merged<'a> = (BTreeSet<String>, HostPattern, BTreeMap<String, &'a CanonicalPath>);
 
-/// GET and HEAD of the same paths are one rule: who may read may look.
+/// Merges GET and HEAD of the same paths into one rule: HEAD reveals no more than GET.
 fn merge_reading(
     groups: BTreeMap<Group, (HostPattern, BTreeMap<String, &CanonicalPath>)>,
 ) -> Vec<(Group, Merged<'_>)> {
@@ -241,9 +241,10 @@ fn merge_reading(
     merged
 }
 
-/// The paths themselves; from too many on, what they have in common. Each of them can be [written alone](alone).
+/// The paths themselves, or, if there are too many, patterns of what they share. The caller has checked with [`alone`]
+/// that each path can be a pattern.
 fn patterns(paths: &BTreeMap<String, &CanonicalPath>) -> Vec<PathPattern> {
-    // A path that can be divided in two ways has to be allowed in both.
+    // A path that can be divided in two ways must be allowed in both.
     let readings = || paths.values().flat_map(|path| path.readings());
     if readings().count() <= MAX_PATHS_BEFORE_PATTERN {
         return readings().filter_map(exactly).collect();
@@ -251,7 +252,7 @@ fn patterns(paths: &BTreeMap<String, &CanonicalPath>) -> Vec<PathPattern> {
     let mut paths = readings();
     let Some(first) = paths.next() else { return Vec::new() };
     let mut common: Vec<&str> = first.segments.iter().map(|segment| &*segment.exact).collect();
-    // `*` stands for one segment with something in it.
+    // `*` matches one segment that is not empty.
     let mut one_more: Vec<(usize, bool)> = vec![shape(first)];
     for reading in paths {
         let alike =
@@ -266,7 +267,8 @@ fn patterns(paths: &BTreeMap<String, &CanonicalPath>) -> Vec<PathPattern> {
         let one_level =
             one_more.iter().all(|(length, ends_in_a_name)| *length == fixed.len() + 1 && *ends_in_a_name);
         let text = format!("{}{}", fixed.concat(), if one_level { "/*" } else { "/**" });
-        // What is too long with the star is written with one segment less. No pattern at all would stand for every path.
+        // If the pattern with the star is too long, drop its last segment. A rule without any pattern would match every
+        // path.
         match PathPattern::parse(&text) {
             Ok(pattern) => return vec![pattern],
             Err(_) if fixed.is_empty() => return Vec::new(),
@@ -275,24 +277,23 @@ fn patterns(paths: &BTreeMap<String, &CanonicalPath>) -> Vec<PathPattern> {
     }
 }
 
-/// The patterns of this path and no other, one for each way in which it can be divided; `None` where one of them cannot be
-/// written.
+/// The patterns that match only this path, one for each way to divide it. `None` if one of them cannot be expressed.
 fn alone(path: &CanonicalPath) -> Option<Vec<PathPattern>> {
     path.readings().iter().map(exactly).collect()
 }
 
-/// The pattern of this reading of a path alone. Its stars are encoded, and so stand for themselves.
+/// The pattern that matches only this reading of a path. Its stars are encoded, so that they match only stars.
 fn exactly(reading: &Reading) -> Option<PathPattern> {
     let segments = reading.segments.iter().map(|segment| format!("/{}", escape(&segment.exact)));
     PathPattern::parse(&segments.collect::<String>()).ok()
 }
 
-/// How many segments there are, and whether there is something in the last one.
+/// The number of segments, and whether the last one has content.
 fn shape(reading: &Reading) -> (usize, bool) {
     (reading.segments.len(), reading.segments.last().is_some_and(|last| !last.exact.is_empty()))
 }
 
-/// A decoded segment as a path writes it.
+/// A decoded segment, encoded for a path.
 fn escape(segment: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()+,=:@".contains(&byte);
     segment

@@ -1,7 +1,7 @@
 //! What may leave a bay: rules, the canonical form of requests, decisions and their explanation.
 //!
-//! Pure: no files, no clock, no network, no state. The gateway hands in what it read and the time; whoever owns the
-//! files hands in their text.
+//! Pure: no files, no clock, no network, no state. The gateway passes in the request and the time. The owner of the
+//! policy files passes in their text.
 //!
 //! ```text
 //!  policy files ── parse ──► LayerPolicy ─┐
@@ -12,9 +12,8 @@
 //!                             └─► Refusal: ambiguous, never sent, whatever rules say        └─ check_address(dialled)
 //! ```
 //!
-//! Failure is closed everywhere: a file with one mistake has no effect, a request with two readings must be allowed in
-//! both, a policy without layers denies, and an address that is not public must be named by every rule that the
-//! decision rests on.
+//! Every failure closes. A file with one mistake has no effect. A request with two readings must be allowed in both. A
+//! policy without layers denies. An address that is not public must be named by every rule that the decision rests on.
 //!
 //! | module        | for                                                                  |
 //! |---------------|----------------------------------------------------------------------|
@@ -29,7 +28,7 @@
 //! | [`address`]   | classes of addresses and names                                       |
 //! | [`reach`]     | which hosts can be reached at all                                    |
 //! | [`mod@explain`], [`mod@lint`], [`mod@diff`], [`mod@learn`], [`mod@show`] | policies that can be understood |
-//! | [`preset`], [`place`], [`found`] | policies that ship, and the settings of tools that fill them |
+//! | [`preset`], [`place`], [`tool_settings`] | policies that ship, and the settings of tools that fill them |
 //! | [`write`]     | rules as text                                                        |
 //! | [`bench`]     | policies of a size, for measuring                                    |
 #![forbid(unsafe_code)]
@@ -42,7 +41,6 @@ pub mod decide;
 pub mod diff;
 pub mod exec;
 pub mod explain;
-pub mod found;
 mod index;
 pub mod layer;
 pub mod learn;
@@ -56,6 +54,7 @@ pub mod push;
 pub mod reach;
 pub mod rule;
 pub mod show;
+pub mod tool_settings;
 pub mod write;
 
 pub use address::{AddressClass, classify};
@@ -74,6 +73,6 @@ pub use parse::parse;
 pub use place::{Place, Places};
 pub use preset::Preset;
 pub use problem::{Problem, Problems};
-pub use reach::could_name;
+pub use reach::could_permit_host;
 pub use rule::{Grant, Kind, Layer, Outcome, Rule};
 pub use show::{Shown, show};

@@ -1,4 +1,4 @@
-//! What is odd about a policy although it can be read.
+//! Warnings about a policy that is valid.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -11,20 +11,20 @@ use crate::pattern::HostPattern;
 use crate::rule::{Kind, Origin, Outcome, Rule};
 use crate::show::is_capped;
 
-/// Ports from which on a rule counts as wide.
+/// A rule for at least this many ports counts as wide.
 const MANY_PORTS: u32 = 16;
-/// Addresses of a network, as the bits that are free, from which on it counts as wide.
+/// A network with at least this many free address bits counts as wide.
 const WIDE_NETWORK_BITS: u8 = 16;
 
-/// One thing that is odd.
+/// One warning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub code: FindingCode,
     pub severity: Severity,
-    /// The rule it is about; nothing where it is the whole layer.
+    /// The rule that the warning is about, or `None` if it is about the whole layer.
     pub rule: Option<String>,
     pub origin: Origin,
-    /// The rule that stands in its way.
+    /// The other rule that causes the problem.
     pub because_of: Option<String>,
     pub message: String,
     pub next: String,
@@ -33,17 +33,17 @@ pub struct Finding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FindingCode {
-    /// A deny leaves nothing of it.
+    /// A deny covers everything that the rule matches.
     Shadowed,
-    /// Another rule says the same and more.
+    /// Another rule has the same outcome and matches at least as much.
     Redundant,
-    /// It can have no effect: expired, or no other layer permits any of it.
+    /// The rule has no effect: it has expired, or no other layer permits anything that it matches.
     Dead,
-    /// It permits more than is likely to be meant.
+    /// The rule probably permits more than its author meant.
     TooWide,
-    /// Traffic that the gateway cannot look into.
+    /// Traffic that the gateway cannot inspect.
     Passthrough,
-    /// Traffic that everybody on the way can read and change.
+    /// Traffic that anyone on the network path can read and change.
     Cleartext,
     /// An address or a name that is not public.
     Special,
@@ -60,7 +60,7 @@ pub enum Severity {
     Warning,
 }
 
-/// Looks a policy over.
+/// Checks a policy.
 #[must_use]
 pub fn lint(policy: &CompiledPolicy, now: Timestamp) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -147,14 +147,14 @@ fn overruled(
         } else {
             other.matcher.covers(&rule.matcher)
         };
-        // An exact copy is told once, at the later of the two; addresses to which a name may lead are its own.
+        // Report an exact copy once, at the later of the two. Addresses that a name may resolve to belong to each rule.
         let earlier = *other_at < at || !rule.matcher.covers(&other.matcher);
         says_the_same
             && covers
             && earlier
             && rule.matcher.addresses.iter().all(|own| other.matcher.addresses.contains(own))
     });
-    // An allow within an ask within an allow is no repetition: it is the exception.
+    // An allow that an ask covers, which a wider allow covers, is not redundant: it is the exception.
     let exception = rule.outcome == Outcome::Allow
         && layer
             .rules
@@ -287,7 +287,7 @@ fn confusable(policy: &CompiledPolicy, rule: &Rule, findings: &mut Vec<Finding>)
     for host in &rule.matcher.hosts {
         let (HostPattern::Name(name) | HostPattern::Below(name)) = host else { continue };
         let host = Host::Name(name.clone());
-        // Comparing every name with every other is for names that can be told apart by nothing but a close look.
+        // Names beyond ASCII only: those are the ones that can be mistaken for another name.
         let Some(reads) = host.unicode() else { continue };
         let trusted = policy.rules().flat_map(|rule| &rule.matcher.hosts).filter_map(|host| match host {
             HostPattern::Name(name) | HostPattern::Below(name) => Some(&**name),

@@ -1,4 +1,4 @@
-//! Places: the beginning of URLs, as settings of tools and rules name them.
+//! Destinations: prefixes of URLs, as settings of tools and rules name them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,20 +12,21 @@ use crate::canonical::refusal::{Part, Quoted, RefusalCode};
 use crate::canonical::{CanonicalPath, Host, Refusal, Scheme};
 use crate::pattern::PathPattern;
 
-/// A scheme, a host, a port and the path below which everything belongs to it.
+/// A scheme, a host, a port and the path prefix that the destination covers: the value of the key `place` in a policy
+/// file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Place {
     scheme: Scheme,
     host: Host,
     port: u16,
-    /// Without a slash at the end; empty for the whole host.
+    /// Without a slash at the end. Empty for the whole host.
     prefix: String,
-    /// Addresses that are not public and to which its name leads.
+    /// Addresses that the host resolves to and that are not public.
     addresses: Vec<IpAddr>,
 }
 
 impl Place {
-    /// Reads a URL. Credentials and fragments in it are refused, a query too.
+    /// Parses a URL. Refuses credentials, fragments and queries.
     pub fn parse(url: &str) -> Result<Self, Refusal> {
         let not_a_place = || {
             Refusal::new(
@@ -53,10 +54,10 @@ impl Place {
         Ok(Self { scheme, host, port, prefix, addresses: Vec::new() })
     }
 
-    /// The same place, whose name leads to these addresses. Private ones are named by the rules that are made of it, as
-    /// whoever runs a mirror inside expects; every other special address is for a person to name.
+    /// Adds the addresses that the host resolves to. Rules made from the destination then name the private ones, as
+    /// operators of an internal mirror expect. A person has to name any other special address.
     #[must_use]
-    pub fn leading_to(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+    pub fn resolving_to(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         let private = |address: &IpAddr| {
             matches!(address::classify(*address), AddressClass::Private | AddressClass::Shared)
         };
@@ -66,21 +67,21 @@ impl Place {
         self
     }
 
-    /// Addresses that rules made of it name.
+    /// The addresses that rules made from this destination name.
     #[must_use]
     pub fn addresses(&self) -> &[IpAddr] {
         &self.addresses
     }
 
-    /// Whether it is the same place, wherever its name leads.
+    /// Whether both are the same destination, whatever their hosts resolve to.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         (self.scheme, &self.host, self.port, &self.prefix)
             == (other.scheme, &other.host, other.port, &other.prefix)
     }
 
-    /// Whether it is of the public web by its name. What a repository names must be: nobody is to be asked about the
-    /// host's own services because a file in a repository says so.
+    /// Whether the name belongs to the public web. A destination from a repository must have such a name. Otherwise a
+    /// file in a repository could make the daemon ask a person about the host's own services.
     fn is_public(&self) -> bool {
         match &self.host {
             Host::Address(address) => address::classify(*address) == AddressClass::Public,
@@ -88,8 +89,8 @@ impl Place {
         }
     }
 
-    /// Where a repository can be fetched over HTTPS, by the address it came from. What is reached over SSH is offered at
-    /// the same host; a path of some machine is offered nowhere.
+    /// Where a repository can be fetched over HTTPS, derived from the address it was cloned from. For an SSH address
+    /// that is the same host. A path on some machine has no such destination.
     #[must_use]
     pub fn of_repository(location: &str) -> Option<Self> {
         let without_user = |authority: &str| authority.rsplit('@').next().map(str::to_owned);
@@ -98,7 +99,7 @@ impl Place {
             let host = without_user(authority)?;
             return match scheme {
                 "https" | "http" => Self::parse(&format!("{scheme}://{host}/{path}")).ok(),
-                // The port is that of another service.
+                // The port belongs to SSH, not to HTTPS.
                 "ssh" | "git+ssh" => {
                     let host = match host.strip_prefix('[') {
                         Some(rest) => format!("[{}]", rest.split(']').next()?),
@@ -116,7 +117,7 @@ impl Place {
         Self::parse(&format!("https://{}/{}", without_user(host)?, path.trim_start_matches('/'))).ok()
     }
 
-    /// The place above, where this one ends in this segment: indices of packages stand beside the packages.
+    /// The parent destination, if this one ends in this segment: package indices lie beside the packages.
     #[must_use]
     pub fn above(&self, segment: &str) -> Option<Self> {
         let prefix = self.prefix.strip_suffix(segment)?.strip_suffix('/')?;
@@ -138,12 +139,12 @@ impl Place {
         self.port
     }
 
-    /// The pattern of a path below this place.
+    /// The pattern of a path below this destination.
     pub(crate) fn pattern(&self, below: &str) -> Result<PathPattern, Refusal> {
         PathPattern::parse(&format!("{}{below}", self.prefix))
     }
 
-    /// The same repository as git servers also name it: with and without `.git`.
+    /// The repository with and without `.git`: git servers accept both.
     #[must_use]
     pub fn git_spellings(&self) -> Vec<Self> {
         let bare = self.prefix.strip_suffix(".git").unwrap_or(&self.prefix);
@@ -171,16 +172,16 @@ impl Serialize for Place {
     }
 }
 
-/// Places that are found on the operator's machine and that rules refer to as `@NAME`.
+/// Destinations found on the operator's machine. Rules refer to them as `@NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Places {
     /// Package registries that the operator's tools are configured for.
     pub registries: Vec<Place>,
     /// The repository of the bay.
     pub forge: Vec<Place>,
-    /// What only files of the repository name.
+    /// Destinations that only files of the repository name.
     pub proposed: Vec<Place>,
-    /// What the operator listed for this bay.
+    /// Destinations that the operator listed for this bay.
     pub listed: Vec<Place>,
 }
 
@@ -191,7 +192,7 @@ impl Places {
         let mut places = match name {
             "registries" => self.registries.clone(),
             "forge" => self.forge.iter().flat_map(Place::git_spellings).collect(),
-            // What the operator has too needs no proposal.
+            // A destination that the operator's tools use needs no proposal.
             "proposed" => {
                 let known = |place: &Place| self.registries.iter().any(|own| own.is(place));
                 let proposed = self.proposed.iter().filter(|place| place.is_public() && !known(place));

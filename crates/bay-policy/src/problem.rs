@@ -1,16 +1,16 @@
-//! What is wrong with a policy file, and where.
+//! What is wrong with a policy file, and at which line.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// One thing that is wrong in a file.
+/// One mistake in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
     pub file: String,
-    /// From 1.
+    /// The line, from 1.
     pub line: usize,
-    /// From 1, in characters.
+    /// The column in characters, from 1.
     pub column: usize,
     pub what: String,
     pub why: String,
@@ -24,7 +24,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong in a file; such a file has no effect at all.
+/// All mistakes in a file. A file with a mistake has no effect at all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Problems(pub Vec<Problem>);

@@ -1,28 +1,28 @@
-//! What a git push changes, read from the beginning of what is sent to `git-receive-pack`, over HTTP or over SSH.
+//! What a git push changes, parsed from the beginning of the data sent to `git-receive-pack`, over HTTP or over SSH.
 //!
-//! It is written by the bay. Whatever is not exactly what git sends is not read at all: then nobody knows which
-//! refs change, and rules by branch take it for the worst.
+//! The bay writes that data. If it is not exactly what git sends, it is not parsed. The refs that change are then
+//! unknown, and rules by branch assume the worst.
 
-/// Most refs that one push may change for them to be known.
+/// Most refs of a push. The refs of a larger push are unknown.
 pub const MAX_REFS: usize = 100;
 /// Longest name of a ref.
 const MAX_REF_BYTES: usize = 512;
-/// Most push options of one push for them to be known.
+/// Most push options of a push. The refs of a push with more are unknown.
 pub const MAX_OPTIONS: usize = 32;
 /// Longest push option.
 const MAX_OPTION_BYTES: usize = 1024;
 /// The capability by which a client announces push options.
 const OPTIONS_CAPABILITY: &[u8] = b"push-options";
-/// Length of a packet's length.
+/// Number of bytes that give a packet's length.
 const LENGTH: usize = 4;
 
 /// One ref that a push changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefUpdate {
     pub name: String,
-    /// Nothing where the ref is new.
+    /// `None` if the ref is new.
     pub old: Option<String>,
-    /// Nothing where the ref is deleted.
+    /// `None` if the push deletes the ref.
     pub new: Option<String>,
 }
 
@@ -30,32 +30,33 @@ pub struct RefUpdate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commands {
     pub updates: Vec<RefUpdate>,
-    /// What the push asks of the server beside the refs: `git push -o`. A forge may merge, skip checks or set variables for it.
+    /// Requests to the server besides the refs: `git push -o`. A forge may merge, skip checks or set variables for
+    /// them.
     pub options: Vec<String>,
-    /// Where in the body they end, and the pack may begin.
+    /// The offset in the body where the commands end. The pack may begin there.
     pub end: usize,
 }
 
-/// What a line begins with that says where the history of a shallow clone ends.
+/// The prefix of a line that says where the history of a shallow clone ends.
 const SHALLOW: &str = "shallow ";
 
-/// Why commands could not be read.
+/// Why the commands could not be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unread {
-    /// More may come.
-    NotAllThere,
-    /// It is not what git sends, or too much of it.
-    Odd,
+pub enum CommandsError {
+    /// The data is incomplete so far.
+    Incomplete,
+    /// The data is not what git sends, or exceeds a limit.
+    Unexpected,
 }
 
-/// Reads the commands; nothing where they are not all there, or not what git sends.
+/// Parses the commands. `None` if they are incomplete or not what git sends.
 #[must_use]
 pub fn commands(body: &[u8]) -> Option<Commands> {
     read_commands(body).ok()
 }
 
-/// The same for whoever can wait for more.
-pub fn read_commands(body: &[u8]) -> Result<Commands, Unread> {
+/// Parses the commands. The error says whether more data could help.
+pub fn read_commands(body: &[u8]) -> Result<Commands, CommandsError> {
     let (mut updates, mut options) = (Vec::new(), Vec::new());
     let (mut at, mut announced) = (0, false);
     while let Packet::Line { text, next } = packet(body, at)? {
@@ -64,28 +65,28 @@ pub fn read_commands(body: &[u8]) -> Result<Commands, Unread> {
             Some(nul) if updates.is_empty() && !text.starts_with(SHALLOW.as_bytes()) => {
                 (&text[..nul], &text[nul + 1..])
             }
-            Some(_) => return Err(Unread::Odd),
+            Some(_) => return Err(CommandsError::Unexpected),
             None => (text, &b""[..]),
         };
         announced |= announces_options(capabilities)?;
-        let line = std::str::from_utf8(text).map_err(|_| Unread::Odd)?;
+        let line = std::str::from_utf8(text).map_err(|_| CommandsError::Unexpected)?;
         let line = line.strip_suffix('\n').unwrap_or(line);
         if let Some(id) = line.strip_prefix(SHALLOW) {
-            object_id(id).ok_or(Unread::Odd)?;
+            object_id(id).ok_or(CommandsError::Unexpected)?;
             continue;
         }
         if updates.len() == MAX_REFS {
-            return Err(Unread::Odd);
+            return Err(CommandsError::Unexpected);
         }
-        updates.push(update(line).ok_or(Unread::Odd)?);
+        updates.push(update(line).ok_or(CommandsError::Unexpected)?);
     }
     at += LENGTH;
     if announced {
         while let Packet::Line { text, next } = packet(body, at)? {
             if options.len() == MAX_OPTIONS {
-                return Err(Unread::Odd);
+                return Err(CommandsError::Unexpected);
             }
-            options.push(option(text).ok_or(Unread::Odd)?);
+            options.push(option(text).ok_or(CommandsError::Unexpected)?);
             at = next;
         }
         at += LENGTH;
@@ -93,12 +94,12 @@ pub fn read_commands(body: &[u8]) -> Result<Commands, Unread> {
     Ok(Commands { updates, options, end: at })
 }
 
-/// Whether the capabilities of a push announce push options. Git finds the name behind any white space and before a `=`; other servers
-/// may read it in other ways. So there is one way to write it, and every other one is odd.
-fn announces_options(capabilities: &[u8]) -> Result<bool, Unread> {
+/// Whether the capabilities of a push announce push options. Git accepts any white space before the name and a `=`
+/// after it, and other servers may parse it in other ways. So only one spelling is accepted.
+fn announces_options(capabilities: &[u8]) -> Result<bool, CommandsError> {
     let capabilities = capabilities.strip_suffix(b"\n").unwrap_or(capabilities);
     if capabilities.iter().any(u8::is_ascii_control) {
-        return Err(Unread::Odd);
+        return Err(CommandsError::Unexpected);
     }
     let names_it = |word: &&[u8]| {
         word.windows(OPTIONS_CAPABILITY.len()).any(|part| part.eq_ignore_ascii_case(OPTIONS_CAPABILITY))
@@ -107,11 +108,11 @@ fn announces_options(capabilities: &[u8]) -> Result<bool, Unread> {
     match (named.next(), named.next()) {
         (None, _) => Ok(false),
         (Some(OPTIONS_CAPABILITY), None) => Ok(true),
-        _ => Err(Unread::Odd),
+        _ => Err(CommandsError::Unexpected),
     }
 }
 
-/// One push option. Git takes no line break within one.
+/// One push option. Git accepts no line break within one.
 fn option(text: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(text).ok()?;
     let text = text.strip_suffix('\n').unwrap_or(text);
@@ -124,15 +125,16 @@ enum Packet<'a> {
     Flush,
 }
 
-fn packet(body: &[u8], at: usize) -> Result<Packet<'_>, Unread> {
-    let digits = body.get(at..at + LENGTH).ok_or(Unread::NotAllThere)?;
+fn packet(body: &[u8], at: usize) -> Result<Packet<'_>, CommandsError> {
+    let digits = body.get(at..at + LENGTH).ok_or(CommandsError::Incomplete)?;
     let digits = std::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|b| b.is_ascii_hexdigit()));
-    let length = digits.and_then(|digits| usize::from_str_radix(digits, 16).ok()).ok_or(Unread::Odd)?;
+    let length =
+        digits.and_then(|digits| usize::from_str_radix(digits, 16).ok()).ok_or(CommandsError::Unexpected)?;
     match length {
         0 => Ok(Packet::Flush),
-        1..=LENGTH => Err(Unread::Odd),
+        1..=LENGTH => Err(CommandsError::Unexpected),
         length => {
-            let text = body.get(at + LENGTH..at + length).ok_or(Unread::NotAllThere)?;
+            let text = body.get(at + LENGTH..at + length).ok_or(CommandsError::Incomplete)?;
             Ok(Packet::Line { text, next: at + length })
         }
     }
@@ -149,14 +151,14 @@ fn update(line: &str) -> Option<RefUpdate> {
     })
 }
 
-/// An id of an object; the one of zeroes stands for none.
+/// An object id. The id of only zeroes means that there is no object.
 fn object_id(text: &str) -> Option<Option<String>> {
     let digits =
         matches!(text.len(), 40 | 64) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     digits.then(|| (!text.bytes().all(|byte| byte == b'0')).then(|| text.to_owned()))
 }
 
-/// Whether git takes this for the name of a ref, and everybody reads it in the same way.
+/// Whether git accepts this name for a ref, and every server reads it in the same way.
 #[must_use]
 pub fn is_ref(name: &str) -> bool {
     let odd = |byte: u8| !(b'!'..=b'~').contains(&byte) || b"~^:?*[\\,".contains(&byte);
@@ -180,8 +182,8 @@ pub fn is_ref(name: &str) -> bool {
 pub struct RefPattern(String);
 
 impl RefPattern {
-    /// A name without `refs/` is that of a branch. `*` stands for a part of one segment, `/**` at the end for all that
-    /// follows.
+    /// Parses a pattern. A name without `refs/` is that of a branch. `*` matches a part of one segment, and `/**` at
+    /// the end matches all segments that follow.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let whole = if text.starts_with("refs/") { text.to_owned() } else { format!("refs/heads/{text}") };
@@ -190,7 +192,7 @@ impl RefPattern {
         fits.then_some(Self(whole))
     }
 
-    /// Exactly this ref.
+    /// The pattern that matches exactly this ref.
     #[must_use]
     pub fn exactly(name: &str) -> Option<Self> {
         is_ref(name).then(|| Self(name.to_owned()))
@@ -208,7 +210,7 @@ impl RefPattern {
         }
     }
 
-    /// Whether it speaks of the ref. Servers on some filesystems take other capitals for the same.
+    /// Whether the pattern matches the ref. Servers on some filesystems ignore case.
     pub(crate) fn matches(&self, name: &str, forgiving: bool) -> bool {
         let lower = |text: &str| if forgiving { text.to_ascii_lowercase() } else { text.to_owned() };
         let (own, open) = self.segments();
@@ -232,7 +234,7 @@ impl RefPattern {
         } else {
             theirs.len() == own.len()
         };
-        // A star in the other is only covered by a segment that is nothing but a star, or the same.
+        // A star in the other pattern is covered only by a segment that is a single star or the same text.
         long_enough
             && own.iter().zip(&theirs).all(|(own, their)| {
                 own == their
@@ -242,7 +244,7 @@ impl RefPattern {
     }
 }
 
-/// A segment with stars in it against one without.
+/// Whether a segment matches a pattern with stars.
 fn fits(pattern: &[u8], text: &[u8]) -> bool {
     match pattern.split_first() {
         None => text.is_empty(),
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_refs_of_a_push_are_read_as_git_writes_them() {
+    fn the_refs_of_a_push_are_parsed_from_what_git_sends() {
         let body = [
             line(&format!("{OLD} {NEW} refs/heads/main\0 report-status side-band-64k push-options\n")),
             line(&format!("{ZERO} {NEW} refs/tags/v1")),
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_git_does_not_send_is_not_read() {
+    fn data_that_git_would_not_send_is_not_parsed() {
         let good = line(&format!("{OLD} {NEW} refs/heads/main\0 report-status\n"));
         for odd in [
             String::new(),
@@ -300,16 +302,16 @@ mod tests {
         ] {
             assert_eq!(commands(odd.as_bytes()), None, "{odd}");
         }
-        // Whatever is only the beginning of what git sends may go on.
+        // Data that is only the beginning of what git sends may still become complete.
         let whole = format!("{good}0000");
         for end in 0..whole.len() {
-            assert_eq!(read_commands(&whole.as_bytes()[..end]), Err(Unread::NotAllThere), "{end}");
+            assert_eq!(read_commands(&whole.as_bytes()[..end]), Err(CommandsError::Incomplete), "{end}");
         }
-        assert_eq!(read_commands(b"zzzz"), Err(Unread::Odd));
+        assert_eq!(read_commands(b"zzzz"), Err(CommandsError::Unexpected));
     }
 
     #[test]
-    fn git_push_options_are_read_whole_or_the_refs_are_unknown() {
+    fn unless_all_git_push_options_are_parsed_the_refs_are_unknown() {
         let announced =
             |capabilities: &str| line(&format!("{OLD} {NEW} refs/heads/a\0{capabilities}\n")) + "0000";
         let options = |text: &str| commands(text.as_bytes()).map(|read| read.options);
@@ -317,10 +319,10 @@ mod tests {
         let whole = announced(" report-status push-options agent=git/2.47.0") + &one + &line("x\n") + "0000";
         assert_eq!(options(&whole), Some(vec!["ci.variable=EVIL=1".to_owned(), "x".to_owned()]));
         assert_eq!(options(&(announced("push-options") + "0000")), Some(Vec::new()));
-        // Nothing announces them: what follows is the pack.
+        // Nothing announces push options, so the data that follows is the pack.
         assert_eq!(options(&(announced(" report-status") + &one)), Some(Vec::new()));
         for end in 0..whole.len() {
-            assert_eq!(read_commands(&whole.as_bytes()[..end]), Err(Unread::NotAllThere), "{end}");
+            assert_eq!(read_commands(&whole.as_bytes()[..end]), Err(CommandsError::Incomplete), "{end}");
         }
         for odd in [
             announced("\tpush-options") + &one + "0000",
@@ -335,12 +337,12 @@ mod tests {
             announced(" push-options") + &one.repeat(MAX_OPTIONS + 1) + "0000",
             announced(" push-options") + "PACK",
         ] {
-            assert_eq!(read_commands(odd.as_bytes()), Err(Unread::Odd), "{odd}");
+            assert_eq!(read_commands(odd.as_bytes()), Err(CommandsError::Unexpected), "{odd}");
         }
     }
 
     #[test]
-    fn a_pattern_is_of_branches_unless_it_says_otherwise() {
+    fn a_pattern_without_refs_prefix_matches_branches() {
         let pattern = |text| RefPattern::parse(text).unwrap();
         assert!(pattern("main").matches("refs/heads/main", false));
         assert!(!pattern("main").matches("refs/tags/main", false));

@@ -1,4 +1,4 @@
-//! Which hosts a policy can lead to at all, before anything is asked for there: for whoever looks names up.
+//! Which hosts a policy could permit at all, before any request is made. The gateway's DNS server uses it.
 
 use jiff::Timestamp;
 
@@ -8,18 +8,18 @@ use crate::index::Wanted;
 use crate::pattern::Ports;
 use crate::rule::{Kind, Layer, Matcher, Outcome};
 
-/// The kinds of traffic there are.
+/// All kinds of traffic.
 const KINDS: [Kind; 4] = [Kind::Http, Kind::Tcp, Kind::Passthrough, Kind::GitSsh];
 
-/// Whether there can be a request to this host, on any port and of any kind, that is not denied. It errs on the side of
-/// yes: rules are looked at for their hosts only, and each request is decided on by itself.
+/// Whether some request to this host could be permitted, on any port and of any kind. It may return true too often: it
+/// compares only the hosts of rules, and each request is decided on separately.
 #[must_use]
-pub fn could_name(policy: &CompiledPolicy, host: &Host, now: Timestamp) -> bool {
-    KINDS.into_iter().any(|kind| policy.could_reach(host, kind, now))
+pub fn could_permit_host(policy: &CompiledPolicy, host: &Host, now: Timestamp) -> bool {
+    KINDS.into_iter().any(|kind| policy.could_permit_kind(host, kind, now))
 }
 
 impl CompiledPolicy {
-    fn could_reach(&self, host: &Host, kind: Kind, now: Timestamp) -> bool {
+    fn could_permit_kind(&self, host: &Host, kind: Kind, now: Timestamp) -> bool {
         let speaks = |matcher: &Matcher| {
             matcher.kind.includes(kind) && matcher.hosts.iter().any(|pattern| pattern.permits(host))
         };
@@ -28,7 +28,7 @@ impl CompiledPolicy {
             let grant = &self.grants[at].grant;
             granted |= now < grant.expires && speaks(&grant.matcher);
         });
-        // Layers that all leave the word to the others say nothing together, and that is a no.
+        // If every layer inherits its outcome from the others, no layer decides, and the answer is no.
         let mut spoken = false;
         for layer in &self.layers {
             let (mut permitted, mut denied) = (false, false);
@@ -57,7 +57,7 @@ impl CompiledPolicy {
     }
 }
 
-/// Whether a deny is for everything that could be sent to the host.
+/// Whether a deny covers everything that could be sent to the host.
 fn leaves_nothing(matcher: &Matcher, host: &Host) -> bool {
     matcher.kind == Kind::Any
         && matches!(matcher.ports, Ports::Any)

@@ -1,4 +1,4 @@
-//! Rules and grants: what they say, and whether a request is what they speak of.
+//! Rules and grants: what they contain, and whether they match a request.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::canonical::{CanonicalRequest, Http, Scheme, What};
 use crate::pattern::{HostPattern, Methods, PathPattern, Ports, QueryPattern, Strictness};
 use crate::push::RefPattern;
 
-/// What a rule, a layer or the whole policy says to a request.
+/// The outcome of a rule, a layer or the whole policy for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -32,15 +32,15 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Whose word a rule is. A layer can only narrow what the layers before it leave.
+/// The owner of a rule. A layer can only narrow what the layers before it allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
-    /// The operator's, for every bay of the host.
+    /// The operator's layer, for every bay of the host.
     Host,
-    /// For every bay of a project.
+    /// The layer of a project, for each of its bays.
     Project,
-    /// For one bay.
+    /// The layer of one bay.
     Bay,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Layer {
     }
 }
 
-/// Where a rule was written.
+/// The file and line of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Origin {
     pub layer: Layer,
@@ -72,7 +72,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What kind of traffic a rule speaks of.
+/// The kind of traffic that a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -80,12 +80,12 @@ pub enum Kind {
     Http,
     /// Bytes of any protocol to a host and port.
     Tcp,
-    /// TLS that the gateway does not look into; never with credentials.
+    /// TLS that the gateway does not decrypt. It never gets credentials.
     Passthrough,
     /// Git over SSH: services of repositories, with the operator's key.
     #[serde(rename = "git-ssh")]
     GitSsh,
-    /// All of it; for deny only.
+    /// All kinds; only a deny may have it.
     Any,
 }
 
@@ -105,7 +105,7 @@ impl Kind {
         }
     }
 
-    /// Whether the gateway sees methods and paths of it.
+    /// Whether the gateway can read methods and paths of this traffic.
     #[must_use]
     pub fn has_paths(self) -> bool {
         matches!(self, Self::Http | Self::GitSsh)
@@ -124,36 +124,36 @@ impl CanonicalRequest {
     }
 }
 
-/// What a rule or a grant speaks of. Everything given must fit.
+/// The conditions of a rule or a grant. A request must meet all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Matcher {
     pub kind: Kind,
-    /// One of them.
+    /// The request's host must match one of them.
     pub hosts: Vec<HostPattern>,
     pub ports: Ports,
-    /// For `http` and `git-ssh`: one of them.
+    /// For `http` and `git-ssh`: the request must have one of them.
     pub schemes: Vec<Scheme>,
     /// For `http` and `git-ssh`.
     pub methods: Methods,
-    /// For `http` and `git-ssh`: one of them.
+    /// For `http` and `git-ssh`: the request's path must match one of them.
     pub paths: Vec<PathPattern>,
     /// For `http`.
     pub query: QueryPattern,
-    /// For `http`: all of them are there. In lower case.
+    /// For `http`: header names that must all be present. In lower case.
     pub headers: Vec<String>,
-    /// Of pushes to git repositories those that change these refs. Without any: all requests.
+    /// If not empty, only pushes to git repositories that change these refs match. If empty, branches do not matter.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub branches: Vec<RefPattern>,
-    /// Only with exactly these secrets attached, in order; with any where this is absent.
+    /// If present, the request must have exactly these secrets attached. Sorted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,
-    /// Addresses that are not public and to which the name may lead.
+    /// Addresses that are not public and that the name may resolve to.
     pub addresses: Vec<IpNet>,
 }
 
 impl Matcher {
-    /// Whether it speaks of the request, whatever way a server may divide its path: for an allow in all of them, for ask
-    /// and deny in one.
+    /// Whether it matches the request, in whichever way a server may divide its path. An allow must match all readings;
+    /// an ask or a deny must match one.
     #[must_use]
     pub fn matches(&self, request: &CanonicalRequest, outcome: Outcome) -> bool {
         match request.path() {
@@ -166,7 +166,7 @@ impl Matcher {
         }
     }
 
-    /// The same for one way of dividing the path.
+    /// Whether it matches one reading of the request's path.
     pub(crate) fn matches_reading(
         &self,
         request: &CanonicalRequest,
@@ -215,14 +215,17 @@ impl Matcher {
             && self.headers.iter().all(|header| http.has_header(header))
     }
 
-    /// An allow of GET is none of a WebSocket; deny and ask are for whatever begins with a GET.
+    /// An allow of GET does not cover a WebSocket. An ask or deny of GET does, because the handshake begins with a GET.
     fn matches_method(&self, http: &Http, strictness: Strictness) -> bool {
         self.methods.contains(http.method())
             || (strictness == Strictness::Forgiving && self.methods.contains(http.sent_method()))
     }
 
-    /// An allow is for pushes that change nothing else, and for what comes before them; deny and ask are for pushes that
-    /// change one of the refs, or may: those of which that is not known, and those with push options.
+    /// Whether the branches of the rule match a push.
+    ///
+    /// An allow matches pushes that change only these branches, and the request before such a push. Ask and deny match
+    /// pushes that change, or may change, one of these branches. A push may change any branch if its refs are unknown
+    /// or it has push options.
     pub(crate) fn matches_push(&self, request: &CanonicalRequest, strictness: Strictness) -> bool {
         let forgiving = strictness == Strictness::Forgiving;
         let fits = |name: &String| self.branches.iter().any(|branch| branch.matches(name, forgiving));
@@ -231,14 +234,14 @@ impl Matcher {
             Pushing::No => false,
             Pushing::Preparing => !forgiving,
             Pushing::Unknown => forgiving,
-            // Options may be about anything of the repository, whatever the refs are.
+            // Options may concern anything in the repository, whatever the refs are.
             Pushing::Refs(_) if request.push_options() > 0 => forgiving,
             Pushing::Refs(refs) if forgiving => refs.iter().any(fits),
             Pushing::Refs(refs) => refs.iter().all(fits),
         }
     }
 
-    /// Whether everything the other speaks of is spoken of here.
+    /// Whether it matches everything that the other matches.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.kind.includes(other.kind)
@@ -246,7 +249,8 @@ impl Matcher {
             && self.covers_what(other)
     }
 
-    /// The same where this one is a deny: that spares no special address or name.
+    /// Whether it matches, as a deny, everything that the other matches. A deny also matches special addresses and
+    /// names.
     #[must_use]
     pub fn forbids_all_of(&self, other: &Self) -> bool {
         self.kind.includes(other.kind)
@@ -277,7 +281,7 @@ impl Matcher {
         !other.branches.is_empty() && other.branches.iter().all(covered)
     }
 
-    /// Whether a request may exist that both speak of.
+    /// Whether some request could match both.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         let kinds = self.kind.includes(other.kind) || other.kind.includes(self.kind);
@@ -303,15 +307,15 @@ pub struct Rule {
     pub origin: Origin,
     pub outcome: Outcome,
     pub matcher: Matcher,
-    /// Why it is there, in the words of whoever wrote it.
+    /// Why the rule exists, in the words of its author.
     pub reason: Option<String>,
-    /// From this moment on it has no effect.
+    /// The time from which the rule has no effect.
     pub expires: Option<Timestamp>,
-    /// For an ask: whether the bay's files are kept before a person is asked.
+    /// For an ask: whether the bay's files are checkpointed before a person is asked.
     pub checkpoint: bool,
-    /// Requests that it must speak of.
+    /// Requests that the rule must match.
     pub examples: Vec<String>,
-    /// Requests that it must not speak of.
+    /// Requests that the rule must not match.
     pub counterexamples: Vec<String>,
 }
 
@@ -322,8 +326,8 @@ impl Rule {
     }
 }
 
-/// A temporary permission. It answers an `ask`, and stands in for a rule where the project's and the bay's layer have
-/// none; it is above no deny, and above no silence of the host's layer.
+/// A temporary permission. It answers an `ask`. It also replaces a missing rule in the project's and the bay's layer.
+/// It overrides no deny, and no missing rule of the host's layer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Grant {
     pub id: String,

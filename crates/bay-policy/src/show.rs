@@ -9,11 +9,11 @@ use crate::pattern::query::ValuePattern;
 use crate::pattern::{Methods, Ports, QueryPattern};
 use crate::rule::{Grant, Kind, Layer, Matcher, Outcome, Rule};
 
-/// A policy to look at.
+/// A policy in the form that is shown to people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Shown {
     pub ingress: bool,
-    /// Host layer first; a later one can only narrow.
+    /// Host layer first. A later layer can only narrow.
     pub layers: Vec<ShownLayer>,
     pub grants: Vec<ShownGrant>,
 }
@@ -25,7 +25,7 @@ pub struct ShownLayer {
     pub description: Option<String>,
     pub extends: Option<String>,
     pub otherwise: Otherwise,
-    /// In the order in which they prevail: deny, ask, allow; as written within these.
+    /// By precedence: deny, ask, allow. Within these, in the order of the file.
     pub rules: Vec<ShownRule>,
 }
 
@@ -43,17 +43,17 @@ pub struct ShownGrant {
     pub active: bool,
 }
 
-/// What a rule does at this moment.
+/// The effect of a rule at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Effect {
     Active,
     Expired,
-    /// Another layer has nothing that it could permit together with.
+    /// Another layer permits nothing that this rule permits.
     Capped,
 }
 
-/// Shows a policy as it is at a moment.
+/// The effective policy at a moment.
 #[must_use]
 pub fn show(policy: &CompiledPolicy, now: Timestamp) -> Shown {
     let layers = policy.layers.iter().map(|layer| {
@@ -91,7 +91,7 @@ fn effect(policy: &CompiledPolicy, rule: &Rule, now: Timestamp) -> Effect {
     if is_capped(policy, rule, now) { Effect::Capped } else { Effect::Active }
 }
 
-/// Whether another layer denies all that a rule permits, by having no rule for any of it.
+/// Whether another layer denies everything that a rule permits, because it has no rule for any of it.
 pub(crate) fn is_capped(policy: &CompiledPolicy, rule: &Rule, now: Timestamp) -> bool {
     rule.outcome != Outcome::Deny
         && policy.layers.iter().filter(|layer| layer.layer != rule.origin.layer).any(|layer| {
@@ -104,17 +104,17 @@ pub(crate) fn is_capped(policy: &CompiledPolicy, rule: &Rule, now: Timestamp) ->
         })
 }
 
-/// Most values of one kind that a description names.
+/// Most values of one key that a description lists.
 const MAX_NAMED: usize = 4;
 
-/// What a rule or a grant speaks of, in one line for a person: `GET, HEAD https://host/path/**`.
+/// The conditions of a rule or a grant in one line for a person: `GET, HEAD https://host/path/**`.
 #[must_use]
 pub fn describe(matcher: &Matcher) -> String {
     let hosts = named(matcher.hosts.iter().map(ToString::to_string));
     let port = match &matcher.ports {
         Ports::Default => String::new(),
         Ports::Any => ":*".to_owned(),
-        // The usual port of the one scheme goes without saying.
+        // Omit the default port if there is one scheme.
         Ports::Ranges(ranges) => match (matcher.schemes.as_slice(), ranges.as_slice()) {
             ([scheme], [(first, last)]) if first == last && *first == scheme.default_port() => String::new(),
             _ => format!(":{}", matcher.ports),
@@ -174,7 +174,7 @@ pub fn describe(matcher: &Matcher) -> String {
     text
 }
 
-/// The first few, and how many more there are.
+/// The first few values, and how many more there are.
 fn named(values: impl Iterator<Item = String>) -> String {
     let all: Vec<String> = values.collect();
     let more = all.len().saturating_sub(MAX_NAMED);

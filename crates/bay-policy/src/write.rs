@@ -1,4 +1,4 @@
-//! Rules as the text that [`parse`](crate::parse()) reads back.
+//! Rules as text that [`parse`](crate::parse()) parses back.
 
 use std::fmt::Write as _;
 
@@ -47,7 +47,7 @@ pub fn grant_to_toml(grant: &Grant) -> String {
     text
 }
 
-/// Everything that is not what a rule of this outcome says by saying nothing.
+/// Writes every key whose value is not the default of a rule with this outcome.
 fn matcher(text: &mut String, matcher: &Matcher, outcome: Outcome) {
     let deny = outcome == Outcome::Deny;
     let said = matches!(matcher.kind, Kind::Tcp | Kind::Passthrough | Kind::GitSsh);
@@ -160,7 +160,7 @@ fn string(text: &str) -> String {
         match char {
             '"' => quoted.push_str("\\\""),
             '\\' => quoted.push_str("\\\\"),
-            // What nobody sees is written out: a rule is read before it is taken over.
+            // Escape invisible characters, because a person reads a rule before adopting it.
             char if misleads(char) => {
                 let number = u32::from(char);
                 let _ = match number {

@@ -37,7 +37,7 @@ fn one(given: &FoundPlace) -> Result<FoundPlace, CoreError> {
             "places are https://HOST/PATH without credentials, query or fragment",
         )
     })?;
-    let place = place.leading_to(given.addresses.iter().copied());
+    let place = place.resolving_to(given.addresses.iter().copied());
     Ok(FoundPlace {
         url: place.to_string(),
         from: plain_text(&given.from).chars().take(MAX_FROM).collect(),
@@ -49,7 +49,7 @@ fn one(given: &FoundPlace) -> Result<FoundPlace, CoreError> {
 pub(crate) fn places(found: &FoundPlaces, forge: Option<&Place>) -> Places {
     let list = |places: &[FoundPlace]| {
         let read = |found: &FoundPlace| {
-            Some(Place::parse(&found.url).ok()?.leading_to(found.addresses.iter().copied()))
+            Some(Place::parse(&found.url).ok()?.resolving_to(found.addresses.iter().copied()))
         };
         places.iter().filter_map(read).collect::<Vec<Place>>()
     };

@@ -1,7 +1,7 @@
 //! The bay's input of an SSH command. The gateway can read it ahead before it passes anything on.
 
 use async_trait::async_trait;
-use bay_policy::push::{Commands, Unread, read_commands};
+use bay_policy::push::{Commands, CommandsError, read_commands};
 use bytes::BytesMut;
 use russh::{ChannelMsg, ChannelReadHalf};
 use tokio::time::timeout;
@@ -39,9 +39,9 @@ impl Ahead {
         loop {
             match read_commands(&self.seen) {
                 Ok(commands) => return Some(commands),
-                Err(Unread::Odd) => return None,
-                Err(Unread::NotAllThere) if self.seen.len() >= MAX_LOOK_BYTES => return None,
-                Err(Unread::NotAllThere) => {}
+                Err(CommandsError::Unexpected) => return None,
+                Err(CommandsError::Incomplete) if self.seen.len() >= MAX_LOOK_BYTES => return None,
+                Err(CommandsError::Incomplete) => {}
             }
             if self.eof || !self.more().await {
                 // A client that sends nothing changes nothing.

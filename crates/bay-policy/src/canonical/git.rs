@@ -1,7 +1,8 @@
-//! Git over SSH: what a client may ask its server to run, and nothing else.
+//! Git over SSH: the commands that a client may run on its server, and nothing else.
 //!
-//! A client sends a command line for a shell: `git-upload-pack 'team/app.git'`. It is read, not run: two words, of which the
-//! second is a path in single quotes. What is sent on is written anew from what was read.
+//! A client sends a command line for a shell: `git-upload-pack 'team/app.git'`. The gateway parses it and runs no
+//! shell: it accepts two words, of which the second is a path in single quotes. It sends a command line that it writes
+//! from the parsed parts.
 
 use serde::Serialize;
 
@@ -9,10 +10,10 @@ use super::path::CanonicalPath;
 use super::refusal::{Part, Quoted, Refusal, RefusalCode};
 use super::request::Pushing;
 
-/// Longest command line that is read.
+/// Longest command line that is parsed.
 const MAX_COMMAND_BYTES: usize = 4096;
 
-/// What of a repository is asked for.
+/// The direction of a git command: from the repository or to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GitService {
@@ -25,7 +26,7 @@ pub enum GitService {
 impl GitService {
     pub const ALL: [Self; 2] = [Self::Fetch, Self::Push];
 
-    /// What stands in rules where HTTP has its method.
+    /// The word that rules use in the field where HTTP has its method.
     #[must_use]
     pub fn method(self) -> &'static str {
         match self {
@@ -52,13 +53,13 @@ impl GitService {
 pub struct GitSsh {
     service: GitService,
     path: CanonicalPath,
-    /// The refs that a push changes, where they are known.
+    /// The refs that a push changes, if they are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     refs: Option<Vec<String>>,
 }
 
 impl GitSsh {
-    /// A path of a repository is plain: letters that no shell and no server reads in two ways.
+    /// Accepts only plain paths: characters that no shell and no server reads in two ways.
     pub(super) fn new(service: GitService, path: &str) -> Result<Self, Refusal> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@~,:=".contains(&byte);
         if !path.bytes().all(plain) {
@@ -71,7 +72,7 @@ impl GitSsh {
         if path.segments().any(str::is_empty) {
             return Err(refuse(format!("the path {path} names no repository"), "write /OWNER/NAME"));
         }
-        // Somebody's home, wherever that is.
+        // A home directory on the server. Which one depends on the server.
         if path.as_str().starts_with("/~") {
             return Err(refuse(
                 format!("the repository {path} begins with ~, which servers read in different ways"),
@@ -81,7 +82,7 @@ impl GitSsh {
         Ok(Self { service, path, refs: None })
     }
 
-    /// Reads what a client asks to have run: the service, and the path as it stands in URLs.
+    /// Parses the command that a client sends: the service, and the path in the form that URLs use.
     pub fn read_command(command: &[u8]) -> Result<(GitService, String), Refusal> {
         let short = &command[..command.len().min(MAX_COMMAND_BYTES)];
         let shown = String::from_utf8_lossy(short);
@@ -96,7 +97,7 @@ impl GitSsh {
         }
         let text = std::str::from_utf8(command).map_err(|_| other())?;
         let (program, path) = text.split_once(' ').ok_or_else(other)?;
-        // Git itself sends the first form; `git upload-pack` is what some others send.
+        // Git itself sends the first form. Some other clients send `git upload-pack`.
         let (program, path) = match program {
             "git" => match path.split_once(' ') {
                 Some((service, path)) => (format!("git-{service}"), path),
@@ -111,7 +112,7 @@ impl GitSsh {
         if path.contains(['\'', '"', '\\', ' ']) {
             return Err(other());
         }
-        // `host:team/app` and `ssh://host/team/app` are one repository to every forge, with a slash at the end or without.
+        // Forges treat `host:team/app` and `ssh://host/team/app` as one repository, with or without a slash at the end.
         let path = path.strip_suffix('/').unwrap_or(path);
         Ok((service, if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }))
     }
@@ -141,7 +142,7 @@ impl GitSsh {
         }
     }
 
-    /// What is sent to the server: its letters need no quoting beyond this.
+    /// The command for the server. The characters of its path need no quoting beyond the single quotes.
     #[must_use]
     pub fn command(&self) -> String {
         format!("{} '{}'", self.service.program(), self.path)

@@ -1,4 +1,4 @@
-//! Hosts: a name in its one lower-case ASCII form, or an address.
+//! Hosts: an address, or a name in its one lower-case ASCII form.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,7 @@ use unicode_security::{GeneralSecurityProfile, MixedScript};
 
 use super::refusal::{Part, Quoted, Refusal, RefusalCode};
 
-/// Longest host that is looked at, before and after mapping. Names in ASCII are at most 253 bytes long.
+/// Longest host that is parsed, before and after mapping. Names in ASCII are at most 253 bytes long.
 pub const MAX_HOST_BYTES: usize = 1024;
 
 /// A host in its canonical form.
@@ -24,18 +24,18 @@ pub enum Host {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "warning")]
 pub enum HostWarning {
-    /// The name has letters beyond ASCII; this is how it reads.
+    /// The name has characters beyond ASCII; `reads` is its Unicode form.
     Unicode { reads: String },
-    /// Letters of several scripts stand in one label, as they hardly do in honest names.
+    /// One label mixes characters of several scripts, which honest names rarely do.
     MixedScripts { label: String },
-    /// Letters that are hardly used in names.
+    /// The name has characters that names rarely use.
     UnusualLetters { label: String },
-    /// To the eye it is another name.
+    /// The name looks like another name.
     LooksLike { name: String },
 }
 
 impl Host {
-    /// Reads a name, an IPv4 address, or an IPv6 address in or without brackets.
+    /// Parses a name, an IPv4 address, or an IPv6 address with or without brackets.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let refuse = |code, why: String, next: &str| Err(Refusal::new(Part::Host, code, why, next));
         if text.is_empty() {
@@ -54,7 +54,7 @@ impl Host {
         }
         let name = ascii_name(text)?;
         if let Ok(address) = name.parse::<Ipv4Addr>() {
-            // What a mapping of wide digits or a dot at the end turned into an address was not written as one.
+            // If the text was not an address before the mapping (of wide digits, or of a dot at the end), refuse it.
             if text != name {
                 return refuse_ipv4(text);
             }
@@ -74,7 +74,7 @@ impl Host {
         }
     }
 
-    /// How the name reads to a person, where that is not its canonical form.
+    /// The Unicode form of the name, if it differs from its canonical form.
     #[must_use]
     pub fn unicode(&self) -> Option<String> {
         let name = self.name()?;
@@ -85,7 +85,7 @@ impl Host {
         valid.is_ok().then(|| text.into_owned()).filter(|text| text != name)
     }
 
-    /// What is odd about the name, also in comparison with names that are trusted.
+    /// What is unusual about the name, by itself and in comparison with trusted names.
     pub fn warnings<'a>(&self, trusted: impl IntoIterator<Item = &'a str>) -> Vec<HostWarning> {
         let Some(name) = self.name() else { return Vec::new() };
         let reads = self.unicode();
@@ -108,7 +108,7 @@ impl Host {
         });
         match twin {
             Some(twin) => warnings.push(HostWarning::LooksLike { name: twin.to_owned() }),
-            // A name beyond ASCII that looks like one in ASCII, whoever that belongs to.
+            // A name beyond ASCII that looks like a name in ASCII, trusted or not.
             None if reads.is_some() && skeleton.is_ascii() => {
                 warnings.push(HostWarning::LooksLike { name: skeleton });
             }
@@ -134,7 +134,7 @@ impl Serialize for Host {
     }
 }
 
-/// What the eye takes a name for: confusable letters replaced by one of their kind (UTS 39).
+/// The name with each confusable character replaced by the representative of its class (UTS 39).
 fn skeleton(name: &str) -> String {
     unicode_security::confusable_detection::skeleton(name).collect()
 }
@@ -181,7 +181,7 @@ fn ascii_name(text: &str) -> Result<String, Refusal> {
     if name.is_empty() || !name.bytes().all(plain) || name.split('.').any(str::is_empty) {
         return Err(invalid());
     }
-    // The mapping must be at rest: what is decided on is what another parser makes of what is sent.
+    // The mapping must be stable. Another parser that maps the name again must get the name that was decided on.
     let again = Uts46::new().to_ascii(name.as_bytes(), AsciiDenyList::URL, Hyphens::Allow, DnsLength::Verify);
     if again.ok().as_deref() != Some(name) {
         return Err(invalid());
@@ -189,7 +189,7 @@ fn ascii_name(text: &str) -> Result<String, Refusal> {
     Ok(name.to_owned())
 }
 
-/// Whether parsers of addresses would take the name for a number: the last label is decimal or hexadecimal.
+/// Whether address parsers would read the name as a number: the last label is decimal or hexadecimal.
 fn ends_in_a_number(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
     let hexadecimal =
@@ -226,7 +226,7 @@ fn ipv6(text: &str) -> Result<Host, Refusal> {
     }
 }
 
-/// Reads a port as URLs and headers write it.
+/// Parses a port in the form that URLs and headers use.
 pub fn parse_port(text: &str) -> Result<u16, Refusal> {
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
     match text.parse::<u16>() {
@@ -240,10 +240,10 @@ pub fn parse_port(text: &str) -> Result<u16, Refusal> {
     }
 }
 
-/// Reads `host`, `host:port`, `[address]` or `[address]:port`.
+/// Parses `host`, `host:port`, `[address]` or `[address]:port`.
 pub fn parse_authority(text: &str) -> Result<(Host, Option<u16>), Refusal> {
     if text.contains('@') {
-        // The words before the @ may be a credential and are not repeated.
+        // The text before the @ may be a credential, so the message does not repeat it.
         return Err(Refusal::new(
             Part::Host,
             RefusalCode::Userinfo,

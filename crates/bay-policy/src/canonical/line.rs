@@ -6,12 +6,14 @@ use super::refusal::{Part, Quoted, Refusal, RefusalCode};
 use super::request::{CanonicalRequest, Connection, RawRequest, Scheme, WEBSOCKET, canonicalise};
 use crate::push::{MAX_OPTIONS, is_ref};
 
-/// What a push changes that changes nothing, or nothing yet.
+/// What the line of a push says if the push changes no ref, or none is known yet.
 const NOTHING: &str = "nothing yet";
 
 impl CanonicalRequest {
-    /// Reads `[METHOD] URL [pushing REF,REF… [(N push options)]] [with HEADER, HEADER…]`. The method is GET unless said, of
-    /// `ssh://HOST/REPOSITORY` FETCH, and WEBSOCKET for the handshake of one; `tcp://HOST:PORT` and `tls://HOST[:PORT]` are connections that are not looked into.
+    /// Parses `[METHOD] URL [pushing REF,REF… [(N push options)]] [with HEADER, HEADER…]`.
+    ///
+    /// The default method is GET, for `ssh://HOST/REPOSITORY` FETCH, and for the handshake of a WebSocket WEBSOCKET.
+    /// `tcp://HOST:PORT` and `tls://HOST[:PORT]` are connections whose content the gateway does not inspect.
     pub fn from_line(line: &str) -> Result<Self, Refusal> {
         let line = line.trim();
         let (line, headers) = line.split_once(" with ").unwrap_or((line, ""));
@@ -93,7 +95,7 @@ fn split_options(text: &str) -> Option<(&str, usize)> {
     matches!(name, "push option" | "push options").then_some((refs, count))
 }
 
-/// `FETCH ssh://HOST[:PORT]/REPOSITORY`, with the `git@` that addresses of repositories have or without.
+/// Parses `FETCH ssh://HOST[:PORT]/REPOSITORY`, with or without the `git@` that addresses of repositories have.
 fn git_from_line(
     method: Option<&str>,
     authority: &str,

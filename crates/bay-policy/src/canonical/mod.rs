@@ -1,12 +1,12 @@
 //! One form for each request, and a reason for each request that has none.
 //!
-//! What is decided on is what is sent: a [`CanonicalRequest`] can only be made here, and the gateway builds the request
-//! to the origin from it and from nothing else. Where two servers could read the same bytes as two requests there are
-//! three ways out, and guessing is none of them:
+//! The request that was decided on is the request that is sent. A [`CanonicalRequest`] can only be made here, and the
+//! gateway builds the request to the origin from it and from nothing else. If two servers could read the same bytes as
+//! two requests, one of three rules applies, and none of them is a guess:
 //!
 //! - spelling that means the same everywhere is normalised (`%7E` and `~`, `Example.COM.` and `example.com`);
-//! - what may mean two things and has an honest use is kept, and both readings must be allowed (`%2F` within a segment,
-//!   which clients of package registries send);
+//! - spelling that may mean two things and has an honest use is kept, and both readings must be allowed (`%2F` within a
+//!   segment, which clients of package registries send);
 //! - everything else is refused with its reason (`..`, `//`, `;x`, `\`, NUL, double encoding, invalid UTF-8).
 
 mod git;

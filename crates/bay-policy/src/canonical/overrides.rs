@@ -1,6 +1,6 @@
 //! Headers and fields that make a server serve another host, path or method than the request line says.
 //!
-//! Rules decide on the request line. A request that also names another request has two readings, and is refused:
+//! Rules decide on the request line. If a request also names another request, it has two readings and is refused:
 //!
 //! | where | what is refused |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | query | a name of [`OVERRIDING_FIELDS`] with another value than the method |
 //! | form | such a field in a body that servers read as a form ([`FormScan`]) |
 //!
-//! Names are compared as the most forgiving server reads them: letters of either case, `-` for every sign in a header's name,
-//! and in a field's name what PHP makes of it (`_method[]`, `.method`, ` _method`).
+//! Names are compared as the most forgiving server reads them. Case is ignored. In a header's name each sign counts as
+//! `-`. A field's name is compared in the form that PHP gives it (`_method[]`, `.method`, ` _method`).
 
 use bay_text::percent::decode_forgiving;
 
@@ -53,8 +53,8 @@ pub const OVERRIDING_HEADERS: &[&str] = &[
     "x-script-name",
 ];
 
-/// Headers that describe the way a request took before: its scheme and port. The gateway is all of that way, so it passes none
-/// of them on.
+/// Headers that describe the previous hops of a request: their scheme and port. The gateway is the only hop, so it
+/// forwards none of these headers.
 pub const DESCRIBING_HEADERS: &[&str] = &[
     "front-end-https",
     "x-forwarded-port",
@@ -79,18 +79,18 @@ pub const OVERRIDING_FIELDS: &[&str] = &[
     "x_method_override",
 ];
 
-/// The most that is kept of a field's name: longer than any of [`OVERRIDING_FIELDS`].
+/// Longest prefix of a field's name that is kept. It is longer than any of [`OVERRIDING_FIELDS`].
 const MAX_NAME: usize = 32;
-/// The most that is kept of the header of a part, with what is folded into it. A longer one cannot be read, and is refused.
+/// Longest header of a part that is kept, with its folded lines. A longer one is refused, because it cannot be checked.
 pub const MAX_PART_HEADER: usize = 8 * 1024;
 
-/// Whether a header's name is that of one that overrides.
+/// Whether a header of this name overrides the host, path or method.
 #[must_use]
 pub fn is_overriding_header(name: &str) -> bool {
     listed(OVERRIDING_HEADERS, name)
 }
 
-/// Whether a header's name is that of one that describes the way.
+/// Whether a header of this name describes previous hops.
 #[must_use]
 pub fn is_describing_header(name: &str) -> bool {
     listed(DESCRIBING_HEADERS, name)
@@ -103,14 +103,14 @@ fn listed(list: &[&str], name: &str) -> bool {
     list.contains(&name.as_str())
 }
 
-/// Whether a decoded field's name is that of one that overrides the method.
+/// Whether a field of this decoded name overrides the method.
 #[must_use]
 pub fn is_overriding_field(name: &str) -> bool {
     OVERRIDING_FIELDS.contains(&normal(name.as_bytes()).as_str())
 }
 
-/// A field's name as the most forgiving server reads it: without blanks before it, up to a bracket or a NUL, in small letters,
-/// with an underscore for every sign.
+/// A field's name as the most forgiving server reads it: without leading blanks, cut at a bracket or a NUL, in lower
+/// case, with an underscore for every sign.
 fn normal(name: &[u8]) -> String {
     let begin = name.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or(name.len());
     name[begin..]
@@ -121,15 +121,15 @@ fn normal(name: &[u8]) -> String {
         .collect()
 }
 
-/// Whether a field's value, or the beginning of one, says the method that the request has.
+/// Whether a field's value, or the beginning of one, is the method of the request.
 fn agrees(value: &[u8], method: &str) -> bool {
     method.len() >= value.len() && method.as_bytes()[..value.len()].eq_ignore_ascii_case(value)
 }
 
-/// Reads the body of a form as it passes, in pieces of any size, in constant memory.
+/// Scans the body of a form as it passes, in pieces of any size, in constant memory.
 ///
-/// A value is compared as it comes: the byte with which it ceases to be the request's own method is found before it is passed
-/// on. So nothing has to be known of where the body ends.
+/// It compares a value byte by byte. It finds the first byte that makes the value differ from the request's own method
+/// before that byte is passed on. It therefore does not need to know where the body ends.
 #[derive(Debug, Clone)]
 pub struct FormScan {
     method: String,
@@ -152,8 +152,8 @@ pub enum FormOverride {
 }
 
 impl FormScan {
-    /// What has to look at a body of these types (every `Content-Type` of the request), or `None` if no server reads it as a
-    /// form. Without any type some servers read the body of a POST as one.
+    /// The scanner for a body with these types (every `Content-Type` of the request), or `None` if no server reads it
+    /// as a form. If a POST has no type, some servers read its body as a form.
     #[must_use]
     pub fn new(method: &str, types: &[&[u8]]) -> Option<Self> {
         let has = |word: &str| {
@@ -171,10 +171,9 @@ impl FormScan {
         Some(Self { method: method.to_owned(), form })
     }
 
-    /// Reads the next piece.
+    /// Scans the next piece.
     ///
-    /// # Errors
-    /// Tells why neither this piece nor anything after it may be passed on.
+    /// # Errors The reason why neither this piece nor anything after it may be passed on.
     pub fn read(&mut self, piece: &[u8]) -> Result<(), FormOverride> {
         let method = &self.method;
         match &mut self.form {
@@ -187,9 +186,9 @@ impl FormScan {
 /// `name=value&name=value`, or with `;` between them.
 #[derive(Debug, Clone, Default)]
 struct Encoded {
-    /// Digits of a byte that is being decoded.
+    /// Digits of the percent-encoded byte that is being decoded.
     escape: Option<Vec<u8>>,
-    /// What there is of the name, or of the value of a field that overrides.
+    /// The name so far, or the value so far of a field that overrides.
     text: Vec<u8>,
     place: Place,
 }
@@ -200,7 +199,7 @@ enum Place {
     Name,
     /// The value of a field that overrides.
     Value,
-    /// The value of any other.
+    /// The value of any other field.
     Other,
 }
 
@@ -235,7 +234,7 @@ impl Encoded {
         }
     }
 
-    /// The byte that is complete with this one.
+    /// The byte that this byte completes, if it completes one.
     fn decoded(&mut self, byte: u8) -> Option<u8> {
         match &mut self.escape {
             Some(digits) if byte.is_ascii_hexdigit() => {
@@ -261,21 +260,21 @@ impl Encoded {
 
     fn take(&mut self, byte: u8) {
         let blank_before = self.place == Place::Name && self.text.is_empty() && byte.is_ascii_whitespace();
-        // One more than is ever compared, so that what is longer is not taken for what is as long.
+        // One byte more than the longest name, so that a longer name never equals it.
         if !blank_before && self.text.len() <= MAX_NAME {
             self.text.push(byte);
         }
     }
 }
 
-/// `multipart/form-data`. Where a part begins is not asked: parsers differ in what they take for a boundary. Every line that
-/// begins like the header which names a field is taken for one.
+/// `multipart/form-data`. The scanner does not look for boundaries, because parsers differ in what they accept as one.
+/// It treats every line that begins like the header that names a field as that header.
 #[derive(Debug, Clone)]
 struct Parts {
     state: Lines,
-    /// The line, or the header with what is folded into it.
+    /// The current line, or the header with its folded lines.
     text: Vec<u8>,
-    /// Whether the part that is being read has a name that overrides.
+    /// Whether the current part has a name that overrides.
     overriding: bool,
 }
 
@@ -287,15 +286,15 @@ impl Default for Parts {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lines {
-    /// At the beginning of a line, as far as it may still become the header.
+    /// At the beginning of a line that may still become the header.
     Begin,
     /// Within the header.
     Header,
-    /// At the beginning of the line after it, which may belong to it.
+    /// At the beginning of the line after the header, which may be a folded part of it.
     AfterHeader,
     /// Within another line.
     Other,
-    /// Within the other headers of a part that overrides; whether this line has something in it.
+    /// Within the other headers of a part that overrides. The flag says whether the current line has content.
     Rest(bool),
     /// Within the value of a field that overrides.
     Value,
@@ -399,7 +398,7 @@ fn names_an_override(header: &[u8]) -> bool {
     OVERRIDING_FIELDS.contains(&normal(&joined).as_str())
 }
 
-/// Where the value of the next parameter `name` begins, also of `name*` and `name*0*`.
+/// The index after the next parameter `name`, where its value begins; also for `name*` and `name*0*`.
 fn find_name(header: &[u8], from: usize) -> Option<usize> {
     const NAME: &[u8] = b"name";
     (from..header.len()).find_map(|at| {

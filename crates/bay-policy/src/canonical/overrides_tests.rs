@@ -102,7 +102,7 @@ fn a_part_whose_header_cannot_be_read_is_refused() {
 }
 
 #[test]
-fn only_what_servers_read_as_a_form_is_looked_at() {
+fn only_bodies_that_servers_parse_as_forms_are_scanned() {
     assert!(FormScan::new("POST", &[b"application/json"]).is_none());
     assert!(FormScan::new("POST", &[b"application/octet-stream"]).is_none());
     assert!(FormScan::new("POST", &[]).is_some(), "some servers read a body without a type as a form");
@@ -111,7 +111,7 @@ fn only_what_servers_read_as_a_form_is_looked_at() {
 }
 
 #[test]
-fn headers_are_known_in_any_spelling() {
+fn overriding_headers_are_recognised_in_any_spelling() {
     for name in
         ["Forwarded", "X-Forwarded-Uri", "x_original_method", "X.Forwarded.Method", "X-HTTP-Host-Override"]
     {
@@ -125,7 +125,7 @@ fn headers_are_known_in_any_spelling() {
 
 proptest! {
     #[test]
-    fn it_does_not_matter_where_a_body_is_divided(body in "[_methodMETHOD%5F=&;\r\n:\\-\"a-zA-Z ]{0,80}", at in 0_usize..80) {
+    fn the_result_does_not_depend_on_where_a_body_is_divided(body in "[_methodMETHOD%5F=&;\r\n:\\-\"a-zA-Z ]{0,80}", at in 0_usize..80) {
         for kind in [ENCODED, PARTS] {
             let cut = at.min(body.len());
             let mut scan = FormScan::new("POST", &[kind]).unwrap();
@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn no_encoding_of_the_name_hides_it(encode in proptest::collection::vec(any::<bool>(), 7), upper in any::<bool>(), before in "([a-z]{1,9}=[a-z0-9]{0,9}[&;]){0,3}") {
+    fn no_encoding_of_a_fields_name_hides_it(encode in proptest::collection::vec(any::<bool>(), 7), upper in any::<bool>(), before in "([a-z]{1,9}=[a-z0-9]{0,9}[&;]){0,3}") {
         let name: String = "_method".bytes().zip(encode).map(|(byte, encode)| match encode {
             true => format!("%{byte:02x}"),
             false if upper => char::from(byte.to_ascii_uppercase()).to_string(),
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(body in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn no_bytes_make_the_form_scan_panic(body in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = (in_bytes(ENCODED, &body), in_bytes(PARTS, &body));
     }
 }

@@ -1,4 +1,4 @@
-//! Paths: segments, what is sent, and every reading that a server may have of it.
+//! Paths: their segments, the form that is sent, and every reading that a server may have of them.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub struct CanonicalPath {
     readings: Vec<Reading>,
 }
 
-/// One way in which a server may divide a path. Rules decide on every one of them.
+/// One way in which a server may divide a path. A decision considers all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Reading {
     pub(crate) segments: Vec<Segment>,
@@ -28,9 +28,9 @@ pub(crate) struct Reading {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Segment {
-    /// Decoded. What an allow is compared with.
+    /// The decoded segment. Allow rules are compared with it.
     pub(crate) exact: Box<str>,
-    /// The same as the most forgiving server would read it. What deny and ask are compared with.
+    /// The segment as the most forgiving server would read it. Deny and ask rules are compared with it.
     folded: Option<Box<str>>,
 }
 
@@ -46,7 +46,7 @@ impl Segment {
 }
 
 impl Reading {
-    /// Segments without the empty one behind a slash at the end.
+    /// The segments without the empty one after a final slash.
     pub(crate) fn without_final_slash(&self) -> &[Segment] {
         match self.segments.split_last() {
             Some((last, rest)) if last.exact.is_empty() && !rest.is_empty() => rest,
@@ -56,7 +56,7 @@ impl Reading {
 }
 
 impl CanonicalPath {
-    /// Reads a path that begins with `/`, without its query.
+    /// Parses a path that begins with `/`, without its query.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let refuse = |code, why: String, next: &str| Err(Refusal::new(Part::Path, code, why, next));
         if !text.starts_with('/') {
@@ -108,7 +108,7 @@ impl CanonicalPath {
         Ok(Self { wire, readings })
     }
 
-    /// What is sent.
+    /// The form that is sent.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.wire
@@ -136,15 +136,15 @@ impl Serialize for CanonicalPath {
     }
 }
 
-/// How the most forgiving server reads a segment: compatibility forms as the letters they stand for, capitals as small
-/// letters, dots and spaces at the end left away.
+/// The segment as the most forgiving server reads it: compatibility forms as the letters they represent, capitals as
+/// small letters, without dots and spaces at the end.
 pub(crate) fn fold(exact: &str) -> String {
     let folded = fold_letters(exact);
     let trimmed = folded.trim_end_matches(['.', ' ']);
     if trimmed.is_empty() { folded } else { trimmed.to_owned() }
 }
 
-/// The same for a part of a segment, whose end is not the end of the segment.
+/// Folds the letters of a part of a segment as [`fold`] does, but keeps dots and spaces at its end.
 pub(crate) fn fold_letters(exact: &str) -> String {
     if exact.is_ascii() {
         return exact.to_ascii_lowercase();
@@ -223,7 +223,7 @@ fn too_many_segments<T>() -> Result<T, Refusal> {
     ))
 }
 
-/// The segments as sent and, where a slash hides in one of them, divided there as well.
+/// The segments as sent. If a slash is encoded within one of them, a second reading divides it there.
 fn readings(strict: Vec<String>) -> Result<Vec<Reading>, Refusal> {
     let compatible = |segment: &str| -> String {
         if segment.is_ascii() { segment.to_owned() } else { segment.nfkc().collect() }
@@ -248,7 +248,7 @@ fn readings(strict: Vec<String>) -> Result<Vec<Reading>, Refusal> {
     Ok(readings)
 }
 
-/// Refuses what servers resolve or leave out in different ways: empty segments and segments of nothing but dots.
+/// Refuses segments that servers resolve or drop in different ways: empty ones, and ones of nothing but dots.
 fn suspicious_segments(text: &str, reading: &Reading) -> Result<(), Refusal> {
     let last = reading.segments.len() - 1;
     for (at, segment) in reading.segments.iter().enumerate() {
@@ -264,7 +264,7 @@ fn suspicious_segments(text: &str, reading: &Reading) -> Result<(), Refusal> {
             ));
         }
         // A compatibility form of a backslash, a semicolon or a percent sign is harmless to all but the most forgiving
-        // servers; the folded form has it, and deny and ask see that.
+        // servers. The folded form contains it, and deny and ask rules are compared with that form.
         let dots = |text: &str| !text.is_empty() && text.chars().all(|char| char == '.' || char == ' ');
         if dots(segment.folded()) && !segment.exact.trim_matches(' ').is_empty() {
             return Err(Refusal::new(

@@ -1,9 +1,9 @@
-//! Percent-encoding: what is decoded, what is kept, what is encoded.
+//! Percent-encoding: which bytes are decoded, kept or encoded.
 
 /// One piece of a path or a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// A byte that stood for itself.
+    /// A byte that was written as itself.
     Plain(u8),
     /// A byte that was written as `%XX`.
     Encoded(u8),
@@ -17,7 +17,7 @@ impl Piece {
     }
 }
 
-/// Splits text into pieces; `None` where a `%` is not followed by two hexadecimal digits.
+/// Splits text into pieces. `None` if a `%` is not followed by two hexadecimal digits.
 pub(super) fn pieces(text: &str) -> Option<Vec<Piece>> {
     let bytes = text.as_bytes();
     let mut pieces = Vec::with_capacity(bytes.len());
@@ -45,15 +45,15 @@ fn hexadecimal(digit: u8) -> Option<u8> {
     }
 }
 
-/// Whether an encoded percent sign is followed by two digits: decoded once more it would be something else.
+/// Whether two digits follow an encoded percent sign: a second decoding would give another text.
 pub(super) fn encoded_twice(pieces: &[Piece]) -> bool {
     pieces.windows(3).any(|window| {
         window[0] == Piece::Encoded(b'%') && window[1..].iter().all(|piece| piece.byte().is_ascii_hexdigit())
     })
 }
 
-/// Appends a piece in the one form it is sent in: unreserved characters as they are, what was written plainly and may
-/// be stays plain, everything else as `%XX` in capitals.
+/// Appends a piece in its one wire form. Unreserved characters are plain. Characters that were plain and may be plain
+/// stay plain. Everything else is `%XX` with capitals.
 pub(super) fn write(piece: Piece, may_be_plain: fn(u8) -> bool, wire: &mut String) {
     let byte = piece.byte();
     let unreserved = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');

@@ -1,4 +1,4 @@
-//! Queries: what is sent, and the names and values in it.
+//! Queries: the form that is sent, and the names and values in it.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ use super::refusal::{Part, Refusal, RefusalCode};
 /// Longest query.
 pub const MAX_QUERY_BYTES: usize = 32 * 1024;
 
-/// A query in its canonical form. An empty one is none.
+/// A query in its canonical form. An empty query is the same as none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct CanonicalQuery {
     wire: Option<String>,
     pairs: Vec<(String, String)>,
-    /// The same divided at semicolons too, as some servers do; only where that differs.
+    /// The pairs if semicolons divide them too, as some servers do. `None` if that makes no difference.
     divided: Option<Vec<(String, String)>>,
 }
 
 impl CanonicalQuery {
-    /// Reads what follows the question mark.
+    /// Parses the text after the question mark.
     pub fn parse(text: Option<&str>) -> Result<Self, Refusal> {
         let refuse = |code, why: String, next: &str| Err(Refusal::new(Part::Query, code, why, next));
         let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(Self::default()) };
@@ -31,7 +31,7 @@ impl CanonicalQuery {
                 "send it in a body",
             );
         }
-        // Queries hold data of users and tokens: reasons do not repeat them.
+        // Queries hold personal data and tokens, so messages do not repeat them.
         let Some(pieces) = percent::pieces(text) else {
             return refuse(
                 RefusalCode::BadPercentEncoding,
@@ -74,7 +74,7 @@ impl CanonicalQuery {
         Ok(Self { wire: Some(wire), pairs, divided })
     }
 
-    /// What is sent behind the question mark.
+    /// The text that is sent after the question mark.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         self.wire.as_deref()
@@ -85,7 +85,7 @@ impl CanonicalQuery {
         self.pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Every way in which a server may divide it.
+    /// Every way in which a server may divide the query.
     pub(crate) fn readings(&self) -> impl Iterator<Item = &[(String, String)]> {
         std::iter::once(self.pairs.as_slice()).chain(self.divided.as_deref())
     }
@@ -120,7 +120,7 @@ fn pairs(pieces: &[Piece], divides: fn(&Piece) -> bool) -> Vec<(String, String)>
         .collect()
 }
 
-/// Characters of a query that need no encoding, beyond the unreserved ones. Brackets are sent plainly by every client.
+/// Characters of a query that need no encoding, beyond the unreserved ones. Every client sends brackets unencoded.
 fn plain_in_a_query(byte: u8) -> bool {
     matches!(
         byte,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Longest part of a request that is repeated in a reason.
+/// Longest part of a request that a reason repeats.
 const MAX_QUOTED_CHARS: usize = 80;
 
 /// The part of a request that is at fault.
@@ -17,11 +17,11 @@ pub enum Part {
     Path,
     Query,
     Header,
-    /// The names of one connection (looked up, SNI, Host, `:authority`), taken together.
+    /// The names of one connection (looked up, SNI, Host, `:authority`), compared with each other.
     Names,
 }
 
-/// What is wrong with it. The words are stable: they stand in the ledger and in answers to agents.
+/// What is wrong with a request. The codes are stable: they are in the ledger and in answers to agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RefusalCode {
@@ -42,15 +42,15 @@ pub enum RefusalCode {
     Userinfo,
     Ipv4Notation,
     Ipv6Zone,
-    /// A method that must not pass through a gateway at all.
+    /// A method that must never pass through a gateway.
     MethodRefused,
-    /// A header or query that would make the origin serve another request than the one decided on.
+    /// A header or a field of a query that would make the origin serve another request than the one decided on.
     Override,
     NamesDiffer,
     NameMissing,
 }
 
-/// A request without a canonical form: never sent, whatever the rules say.
+/// A request without a canonical form. It is never sent, whatever the rules say.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{why}; {next}")]
 pub struct Refusal {
@@ -71,7 +71,7 @@ impl Refusal {
     }
 }
 
-/// Foreign text within a message: escaped, so that it can neither move a cursor nor forge a line, and cut.
+/// Untrusted text within a message. It is escaped, so that it can neither move a cursor nor forge a line, and cut.
 pub(crate) struct Quoted<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Quoted<'_> {

@@ -1,4 +1,4 @@
-//! Whole requests: every name of a connection must be the same one, and nothing may point past what was decided on.
+//! Whole requests. Every name of a connection must be the same one, and no part of a request may name another request.
 
 use std::fmt;
 
@@ -14,18 +14,19 @@ use crate::push::{Commands, is_ref};
 
 /// Longest method.
 pub const MAX_METHOD_BYTES: usize = 32;
-/// Most headers whose names are looked at.
+/// Most headers whose names are checked.
 pub const MAX_HEADERS: usize = 256;
 
-/// What stands for a method where a request wants its connection to become a WebSocket. It is sent as a GET, and is more than
-/// that: whoever may read something may not talk to it for hours.
+/// The word for the handshake of a WebSocket, in the place of a method. The gateway sends the handshake as a GET. It
+/// has a word of its own because a client that may read a resource may not therefore keep a two-way connection for
+/// hours.
 pub const WEBSOCKET: &str = "WEBSOCKET";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scheme {
     Http,
     Https,
-    /// Of git's own services; no HTTP request has it.
+    /// The scheme of git over SSH. No HTTP request has it.
     Ssh,
 }
 
@@ -49,34 +50,34 @@ impl Scheme {
     }
 }
 
-/// The connection a request came on.
+/// The connection that a request arrived on.
 #[derive(Debug, Clone, Copy)]
 pub struct Connection<'a> {
-    /// The name whose look-up gave the address that was connected to, the address itself where there was none, or the
-    /// host of a CONNECT.
+    /// The name whose lookup gave the address of the connection, or the host of a CONNECT. If there was no lookup, the
+    /// address itself.
     pub destination: &'a str,
     pub port: u16,
     /// The server name of the TLS handshake.
     pub sni: Option<&'a str>,
 }
 
-/// A request as it was read, in pieces, before anything is known of it.
+/// A request as it was received, in parts, before any of them is checked.
 #[derive(Debug, Clone, Copy)]
 pub struct RawRequest<'a> {
     pub connection: Connection<'a>,
     pub scheme: Scheme,
     pub method: &'a str,
-    /// The request target: `/path?query`, or a whole URL where a proxy was spoken to.
+    /// The request target: `/path?query`, or a whole URL if the client spoke to a proxy.
     pub target: &'a str,
-    /// Every `Host` and `:authority`, all of them.
+    /// The values of every `Host` and `:authority`.
     pub authorities: &'a [&'a str],
-    /// Names of all headers.
+    /// The names of all headers.
     pub headers: &'a [&'a str],
-    /// Whether it is a whole handshake of a WebSocket, with which the connection ceases to be HTTP.
+    /// Whether the request is a complete handshake of a WebSocket, after which the connection is no longer HTTP.
     pub websocket: bool,
 }
 
-/// A request in its canonical form: what is decided on, and what is sent.
+/// A request in its canonical form. The policy decides on it and the gateway sends it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct CanonicalRequest {
     host: Host,
@@ -84,7 +85,7 @@ pub struct CanonicalRequest {
     /// Names of the secrets that would be attached, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     secrets: Vec<String>,
-    /// How many push options a push has whose refs are known.
+    /// How many push options a push has. Zero unless its refs are known.
     #[serde(skip_serializing_if = "is_zero")]
     push_options: usize,
     #[serde(flatten)]
@@ -95,16 +96,16 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// How much of it the gateway sees.
+/// How much of the traffic the gateway can read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum What {
     Http(Http),
     /// Git over SSH: one service of one repository.
     GitSsh(GitSsh),
-    /// Bytes to a host and port.
+    /// Bytes of any protocol to a host and port.
     Tcp,
-    /// TLS that is not looked into: the looked-up name and the SNI are all there is.
+    /// TLS that the gateway does not decrypt. It knows only the looked-up name and the SNI.
     Passthrough,
 }
 
@@ -116,18 +117,18 @@ pub struct Http {
     query: CanonicalQuery,
     /// Lower case, in order, each once.
     headers: Vec<String>,
-    /// The refs that a git push changes, where they are known.
+    /// The refs that a git push changes, if they are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     refs: Option<Vec<String>>,
 }
 
-/// What a request is to a git repository.
+/// Whether a request pushes to a git repository, and what the push changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pushing<'a> {
     No,
-    /// The question for what there is, which comes before a push, or a push that changes nothing.
+    /// The request for the list of refs, which comes before a push, or a push that changes nothing.
     Preparing,
-    /// A push of which nobody knows what it changes.
+    /// A push whose refs are unknown.
     Unknown,
     Refs(&'a [String]),
 }
@@ -148,13 +149,13 @@ impl Http {
         self.scheme
     }
 
-    /// What rules know it by: its method, or [`WEBSOCKET`].
+    /// The word that rules match: the request's method, or [`WEBSOCKET`].
     #[must_use]
     pub fn method(&self) -> &str {
         &self.method
     }
 
-    /// The method that is sent.
+    /// The method that the gateway sends.
     #[must_use]
     pub fn sent_method(&self) -> &str {
         if self.is_websocket() { "GET" } else { &self.method }
@@ -185,7 +186,7 @@ impl Http {
         &self.headers
     }
 
-    /// Whether it is, to the most forgiving server, a push to a git repository.
+    /// Whether the most forgiving server would treat the request as a push to a git repository.
     #[must_use]
     pub fn is_push(&self) -> bool {
         let path = self.path.as_str().to_ascii_lowercase();
@@ -203,7 +204,7 @@ impl Http {
 }
 
 impl CanonicalRequest {
-    /// Fetching from, or pushing to, a repository by git over SSH.
+    /// The request to fetch from or push to a repository by git over SSH.
     pub fn git_ssh(destination: &str, port: u16, service: GitService, path: &str) -> Result<Self, Refusal> {
         let git = GitSsh::new(service, path)?;
         Ok(Self {
@@ -215,7 +216,7 @@ impl CanonicalRequest {
         })
     }
 
-    /// A connection for bytes of any protocol.
+    /// The request for a connection that carries any protocol.
     pub fn tcp(destination: &str, port: u16) -> Result<Self, Refusal> {
         Ok(Self {
             host: Host::parse(destination)?,
@@ -226,7 +227,8 @@ impl CanonicalRequest {
         })
     }
 
-    /// A TLS connection that is passed on unread: the SNI must be there and be the name that was looked up.
+    /// The request for a TLS connection that is passed on undecrypted. The SNI must be present and equal the looked-up
+    /// name.
     pub fn passthrough(connection: &Connection<'_>) -> Result<Self, Refusal> {
         let host = Host::parse(connection.destination)?;
         same_sni(&host, connection.sni)?;
@@ -247,7 +249,7 @@ impl CanonicalRequest {
         })
     }
 
-    /// The same with the refs that it changes, read from what is sent. Whatever is no push changes none.
+    /// Adds the refs that a push changes, read from its body. A request that is no push stays as it is.
     #[must_use]
     pub fn with_refs(mut self, refs: Vec<String>) -> Self {
         if !self.is_push() || !refs.iter().all(|name| is_ref(name)) {
@@ -261,7 +263,7 @@ impl CanonicalRequest {
         self
     }
 
-    /// The request with what its body says that it changes, and how many push options it has.
+    /// Adds the refs that the request's body changes, and the number of its push options.
     #[must_use]
     pub fn with_commands(self, commands: Commands) -> Self {
         let options = commands.options.len();
@@ -269,20 +271,20 @@ impl CanonicalRequest {
             .with_push_options(options)
     }
 
-    /// The request with so many push options. Only a push of known refs has any.
+    /// Sets the number of push options. It stays zero unless the request is a push of known refs.
     #[must_use]
     pub(crate) fn with_push_options(mut self, count: usize) -> Self {
         self.push_options = if matches!(self.pushing(), Pushing::Refs(_)) { count } else { 0 };
         self
     }
 
-    /// How many push options it has.
+    /// The number of push options.
     #[must_use]
     pub fn push_options(&self) -> usize {
         self.push_options
     }
 
-    /// The same with the secrets that would be attached to it. They are no part of what is written of it.
+    /// Adds the names of the secrets that would be attached. The written form of the request does not contain them.
     #[must_use]
     pub fn with_secrets(mut self, mut names: Vec<String>) -> Self {
         names.sort_unstable();
@@ -296,7 +298,7 @@ impl CanonicalRequest {
         &self.secrets
     }
 
-    /// Whether it is a push to a git repository, over HTTP or over SSH.
+    /// Whether the request is a push to a git repository, over HTTP or SSH.
     #[must_use]
     pub fn is_push(&self) -> bool {
         match &self.what {
@@ -337,7 +339,7 @@ impl CanonicalRequest {
         }
     }
 
-    /// What is asked of git's server, where it is git over SSH.
+    /// The service and repository, if the request is git over SSH.
     #[must_use]
     pub fn git(&self) -> Option<&GitSsh> {
         match &self.what {
@@ -346,7 +348,7 @@ impl CanonicalRequest {
         }
     }
 
-    /// The path, where the gateway sees one.
+    /// The path, if the gateway can read one.
     #[must_use]
     pub fn path(&self) -> Option<&CanonicalPath> {
         match &self.what {
@@ -356,7 +358,7 @@ impl CanonicalRequest {
         }
     }
 
-    /// The method, where the gateway sees one: `FETCH` or `PUSH` of git over SSH.
+    /// The method, if the gateway can read one; for git over SSH `FETCH` or `PUSH`.
     #[must_use]
     pub fn method(&self) -> Option<&str> {
         match &self.what {
@@ -375,7 +377,7 @@ impl CanonicalRequest {
         }
     }
 
-    /// The `Host` header and `:authority` to send.
+    /// The `Host` header or `:authority` to send.
     #[must_use]
     pub fn authority(&self) -> String {
         match self.scheme() {
@@ -391,7 +393,7 @@ impl CanonicalRequest {
     }
 }
 
-/// One line that [`CanonicalRequest::from_line`] reads back.
+/// The request as one line, which [`CanonicalRequest::from_line`] parses back.
 impl fmt::Display for CanonicalRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.what {
@@ -429,7 +431,7 @@ pub(crate) fn options_in_words(count: usize) -> String {
     format!("{count} push option{}", if count == 1 { "" } else { "s" })
 }
 
-/// Brings a request into its canonical form.
+/// The canonical form of a request.
 pub fn canonicalise(raw: &RawRequest<'_>) -> Result<CanonicalRequest, Refusal> {
     let host = Host::parse(raw.connection.destination)?;
     let port = checked_port(raw.connection.port)?;
@@ -480,7 +482,7 @@ fn checked_port(port: u16) -> Result<u16, Refusal> {
     if port == 0 { parse_port("0") } else { Ok(port) }
 }
 
-/// Methods are compared letter by letter by some servers and not by others: only capitals are sent.
+/// The method, which must be in capitals: some servers compare methods with regard to case and some without.
 fn method(text: &str) -> Result<String, Refusal> {
     let letters =
         |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_');
@@ -494,8 +496,8 @@ fn method(text: &str) -> Result<String, Refusal> {
         ));
     }
     match text {
-        // A tunnel has no request to decide on, TRACE shows the caller the headers the gateway added, and the last is no
-        // method but what rules call a handshake.
+        // The content of a tunnel cannot be decided on. TRACE shows the client the headers that the gateway added.
+        // WEBSOCKET is no method, but the word that rules use for a handshake.
         "CONNECT" | "TRACE" | "TRACK" | WEBSOCKET => Err(Refusal::new(
             Part::Method,
             RefusalCode::MethodRefused,
@@ -506,7 +508,7 @@ fn method(text: &str) -> Result<String, Refusal> {
     }
 }
 
-/// A handshake is a GET and nothing else.
+/// Checks that a handshake is a GET.
 fn websocket(method: &str) -> Result<String, Refusal> {
     if method == "GET" {
         return Ok(WEBSOCKET.to_owned());
@@ -515,7 +517,7 @@ fn websocket(method: &str) -> Result<String, Refusal> {
     Err(Refusal::new(Part::Method, RefusalCode::MethodRefused, why, "send GET"))
 }
 
-/// The path and query of the target; where the target is a whole URL its authority must be that of the connection.
+/// The path and query of the target. If the target is a whole URL, its authority must be that of the connection.
 fn origin_form<'a>(raw: &RawRequest<'a>, host: &Host, port: u16) -> Result<&'a str, Refusal> {
     if raw.target.starts_with('/') {
         return Ok(raw.target);

@@ -17,7 +17,7 @@ use crate::rule::{Grant, Layer, Origin, Outcome, Rule};
 
 const KEYS: [&str; 8] =
     ["description", "extends", "otherwise", "ingress", "rule", "exec", "grant", "version"];
-/// The version of the language; a file need not say it.
+/// The version of the language. A file may omit it.
 const VERSION: &str = "1";
 
 /// Whether a file may begin with a preset.
@@ -88,8 +88,8 @@ fn read_document<'t>(
             "grant" if policy.layer == Layer::Bay => grants = Some(value),
             "grant" => reader.problem(
                 at,
-                "a grant stands in the wrong file",
-                format!("the {} layer speaks for more than one bay, and a grant is for one", policy.layer),
+                "a grant is in the wrong file",
+                format!("the {} layer applies to more than one bay, and a grant is for one", policy.layer),
                 "move it to the policy of the bay",
             ),
             _ => reader.unknown_key(key, &KEYS, "a policy"),
@@ -143,7 +143,7 @@ fn extend(
 ) {
     let Some(word) = reader.string("extends", value) else { return };
     if extending == Extending::Refused {
-        reader.problem(word.at, "a preset extends another", "presets stand alone", "copy the rules");
+        reader.problem(word.at, "a preset extends another", "a preset must be complete", "copy the rules");
         return;
     }
     let choices = Preset::ALL.map(|preset| (preset.name(), preset));

@@ -1,11 +1,11 @@
-//! Requests that stand beside a rule and must, or must not, be spoken of by it.
+//! The examples of a rule, which it must match, and its counterexamples, which it must not match.
 
 use super::reader::{Reader, Word, quoted};
 use super::rule::RuleTable;
 use crate::canonical::CanonicalRequest;
 use crate::rule::Outcome;
 
-/// A table that stands for several places is right when one of them fits.
+/// A table that expands to several destinations passes if one of its rules matches.
 pub(super) fn check(reader: &mut Reader<'_>, read: &RuleTable, outcome: Outcome) {
     let matches =
         |request: &CanonicalRequest| read.matchers.iter().any(|matcher| matcher.matches(request, outcome));
@@ -27,7 +27,7 @@ pub(super) fn check(reader: &mut Reader<'_>, read: &RuleTable, outcome: Outcome)
         }
     }
     for Word { text, at } in &read.counterexamples {
-        // What has no canonical form is matched by nothing.
+        // No rule matches a request without a canonical form.
         if let Ok(request) = CanonicalRequest::from_line(text)
             && matches(&request)
         {

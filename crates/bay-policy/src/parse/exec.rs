@@ -70,12 +70,12 @@ fn read<'t>(reader: &mut Reader<'t>, table: &DeTable<'t>, at: usize, origin: Ori
             "write each word by itself: argv = [\"git\", \"push\", \"**\"]",
         )
     } else if open_inside {
-        ("`**` stands for all that follow", "write it at the end of argv")
+        ("`**` matches all words that follow", "write it at the end of argv")
     } else if rule.checkpoint && rule.outcome != Outcome::Ask {
         ("files are kept before a person is asked", "leave checkpoint out, or use outcome = \"ask\"")
     } else {
         return Some(rule);
     };
-    reader.problem(at, "a rule on commands cannot be meant", why, next);
+    reader.problem(at, "a rule on commands can have no effect", why, next);
     None
 }

@@ -1,6 +1,6 @@
-//! Policy files: TOML that is read key by key, so that every mistake is told with its place, its reason and a way out.
+//! Policy files: TOML that is parsed key by key, so that each mistake is reported with its position, reason and fix.
 //!
-//! All mistakes of a file are collected; a file with one has no effect at all. `docs/policy.md` tells the language.
+//! All mistakes of a file are collected. A file with one has no effect at all. `docs/policy.md` describes the language.
 
 mod document;
 mod examples;
@@ -16,25 +16,24 @@ use crate::rule::Layer;
 
 /// Largest policy file.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
-/// Most rules of one layer, presets and places counted.
+/// Most rules of one layer, with those of presets and destinations.
 pub const MAX_RULES: usize = 10_000;
-/// Most problems told of one file.
+/// Most problems that are reported for one file.
 pub const MAX_PROBLEMS: usize = 50;
 /// Most values of one key of a rule.
 pub const MAX_VALUES: usize = 1_000;
 
-/// Reads one layer from the text of a file.
+/// Parses one layer from the text of a file.
 ///
-/// `file` is only for messages and origins. `places` are what `@registries` and its like stand for.
+/// `file` appears only in messages and origins. `places` are the values of `@registries` and other placeholders.
 pub fn parse(layer: Layer, file: &str, text: &str, places: &Places) -> Result<LayerPolicy, Problems> {
     document::parse(layer, file, text, places, document::Extending::Allowed)
 }
 
 impl Preset {
-    /// Reads the preset as a layer. `places` replace its placeholders, such as `@registries`.
+    /// Parses the preset as a layer. `places` replace its placeholders, such as `@registries`.
     ///
-    /// # Errors
-    /// When a place cannot be written as a rule.
+    /// # Errors If a destination cannot be expressed as a rule.
     pub fn load(self, layer: Layer, places: &Places) -> Result<LayerPolicy, Problems> {
         let file = format!("preset:{}", self.name());
         document::parse(layer, &file, self.text(), places, document::Extending::Refused)

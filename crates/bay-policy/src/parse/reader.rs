@@ -1,4 +1,4 @@
-//! Values of a parsed file, with their places, and the list of what is wrong with them.
+//! Values of a parsed file with their positions, and the list of problems.
 
 use std::ops::Range;
 
@@ -11,18 +11,18 @@ use crate::problem::{Problem, Problems};
 
 pub(super) type Value<'t> = Spanned<DeValue<'t>>;
 
-/// A piece of text and where it stands.
+/// A piece of text and its position.
 #[derive(Debug, Clone)]
 pub(super) struct Word {
     pub(super) text: String,
     pub(super) at: usize,
 }
 
-/// Knows the file and collects what is wrong with it.
+/// The file and the problems found in it so far.
 pub(super) struct Reader<'t> {
     file: &'t str,
     text: &'t str,
-    /// Where each line begins.
+    /// The index at which each line begins.
     lines: Vec<usize>,
     problems: Vec<Problem>,
 }
@@ -88,7 +88,7 @@ impl<'t> Reader<'t> {
         Err(Problems(self.problems))
     }
 
-    /// A key that means nothing here.
+    /// Reports a key that is unknown in this table.
     pub(super) fn unknown_key(&mut self, key: &Spanned<toml::de::DeString<'t>>, known: &[&str], of: &str) {
         let name = key.get_ref();
         let near = known
@@ -136,7 +136,7 @@ impl<'t> Reader<'t> {
         found
     }
 
-    /// One string or several.
+    /// One string or a list of strings.
     pub(super) fn strings(&mut self, key: &str, value: &Value<'_>) -> Option<Vec<Word>> {
         let Some(array) = value.get_ref().as_array() else {
             return self.string(key, value).map(|word| vec![word]);
@@ -153,7 +153,7 @@ impl<'t> Reader<'t> {
         array.iter().map(|value| self.string(key, value)).collect()
     }
 
-    /// Whole numbers and strings, one or several, as text.
+    /// Whole numbers and strings, one or a list, as text.
     pub(super) fn numbers_or_strings(&mut self, key: &str, value: &Value<'_>) -> Option<Vec<Word>> {
         let mut one = |value: &Value<'_>| match value.get_ref().as_integer() {
             Some(number) if number.radix() == 10 => {
@@ -198,7 +198,7 @@ impl<'t> Reader<'t> {
         tables
     }
 
-    /// One of several words.
+    /// One of several known words.
     pub(super) fn choice<T: Copy>(&mut self, key: &str, word: &Word, choices: &[(&str, T)]) -> Option<T> {
         let found = choices.iter().find(|(name, _)| *name == word.text).map(|(_, value)| *value);
         if found.is_none() {

@@ -42,14 +42,14 @@ const KEYS: [&str; 19] = [
 const MAX_ID_BYTES: usize = 128;
 const MAX_REASON_BYTES: usize = 1024;
 
-/// What a table says, before it is known what it is for.
+/// The content of a table, before it becomes a rule or a grant.
 #[derive(Debug)]
 pub(super) struct RuleTable {
     pub(super) id: Option<String>,
     pub(super) outcome: Option<Outcome>,
-    /// One, or one per place.
+    /// One matcher, or one for each destination of a placeholder.
     pub(super) matchers: Vec<Matcher>,
-    /// Whether their number depends on what was found on the machine.
+    /// Whether their number depends on the settings found on the machine.
     pub(super) from_places: bool,
     pub(super) reason: Option<String>,
     pub(super) expires: Option<Timestamp>,
@@ -58,12 +58,12 @@ pub(super) struct RuleTable {
     pub(super) counterexamples: Vec<Word>,
 }
 
-/// The keys that say what a rule speaks of, as they were written.
+/// The keys that say what a rule matches, as written.
 #[derive(Debug, Default)]
 struct Fields {
     kind: Option<(Kind, usize)>,
     places: Option<Vec<Word>>,
-    /// Whether there is such a key, be its value right or wrong.
+    /// Whether the key is present, even if its value is invalid.
     host_written: bool,
     hosts: Option<Vec<HostPattern>>,
     ports: Option<(Ports, usize)>,
@@ -125,7 +125,7 @@ pub(super) fn read_table<'t>(
         reader.problem(
             at,
             "a rule has no outcome",
-            "it must say what happens",
+            "it must say what happens to a request",
             "add outcome = \"allow\", \"ask\" or \"deny\"",
         );
     }
@@ -133,7 +133,7 @@ pub(super) fn read_table<'t>(
     if read.checkpoint && outcome != Outcome::Ask {
         reader.problem(
             at,
-            "`checkpoint` stands in a rule that does not ask",
+            "a rule that does not ask has `checkpoint`",
             "files are kept before a person is asked",
             "leave it out, or use outcome = \"ask\"",
         );
@@ -183,7 +183,7 @@ fn read_expires(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Timestamp>
 }
 
 impl Fields {
-    /// Whether the key is one of these.
+    /// Parses the key if it is one of these, and returns whether it was.
     fn read(&mut self, reader: &mut Reader<'_>, key: &str, value: &Value<'_>) -> bool {
         let at = value.span().start;
         match key {
@@ -273,7 +273,7 @@ impl Fields {
             reader.problem(
                 at,
                 "a `tcp` rule has no port",
-                "no protocol tells its usual one",
+                "no protocol implies a default one",
                 "add port = NUMBER",
             );
             return None;
@@ -334,10 +334,10 @@ impl Fields {
         places: &Places,
     ) -> Option<Vec<Matcher>> {
         if self.host_written || self.ports.is_some() || self.schemes.is_some() {
-            let why = "a place says host, port and scheme itself";
+            let why = "a place already contains host, port and scheme";
             reader.problem(
                 at,
-                "`place` stands beside `host`, `port` or `scheme`",
+                "a rule has `place` and also `host`, `port` or `scheme`",
                 why,
                 "use one way or the other",
             );
@@ -385,7 +385,7 @@ impl Fields {
     }
 }
 
-/// A push is a POST, after a GET.
+/// The methods of a rule that names none. A push is a POST after a GET.
 fn default_methods(outcome: Outcome, of_pushes: bool) -> Methods {
     match outcome {
         Outcome::Deny => Methods::Any,
@@ -514,7 +514,7 @@ fn read_methods(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Methods> {
     }
     let mut methods = Vec::with_capacity(words.len());
     for word in &words {
-        // Whatever no request can have is refused here as there.
+        // The canonical form of requests decides which methods are valid, so that a rule cannot name an impossible one.
         match CanonicalRequest::from_line(&format!("{} https://host.invalid/", word.text)) {
             Ok(request) => methods.extend(request.http().map(|http| http.method().to_owned())),
             Err(refusal) => reader.refusal(word.at, "wrong value of `method`", &refusal),

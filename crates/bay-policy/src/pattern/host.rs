@@ -13,15 +13,15 @@ use crate::canonical::{Host, Refusal};
 pub enum HostPattern {
     /// Every name, but no address, and no name of the host, the local network or a metadata service.
     Any,
-    /// Every name below this one, at any depth; not the name itself.
+    /// Every name below this one, at any depth, but not the name itself.
     Below(Box<str>),
     Name(Box<str>),
-    /// Every address of a network that it names; see [`address::named_by`].
+    /// Every address that the network covers; see [`address::named_by`].
     Network(IpNet),
 }
 
-/// How near a pattern is to a single host; larger is nearer.
-pub(crate) type Nearness = (u8, usize);
+/// How specific a pattern is: larger is more specific.
+pub(crate) type Specificity = (u8, usize);
 
 impl HostPattern {
     pub fn parse(text: &str) -> Result<Self, Refusal> {
@@ -39,7 +39,7 @@ impl HostPattern {
             let plain = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_digit());
             let prefix = prefix.parse().ok().filter(|_| plain);
             let network = prefix.and_then(|prefix| IpNet::new(address, prefix).ok());
-            // An address with host bits set is more often a slip than a wish.
+            // An address with host bits set is more often a slip than intended.
             return match network {
                 Some(network) if network.network() == address => Ok(Self::Network(network)),
                 _ => Err(not_a_pattern(text)),
@@ -54,7 +54,7 @@ impl HostPattern {
         })
     }
 
-    /// For allow and ask: special addresses and names have to be named.
+    /// Whether an allow or ask matches the host. It matches special addresses and names only if it names them.
     pub(crate) fn permits(&self, host: &Host) -> bool {
         match (self, host) {
             (Self::Network(network), Host::Address(address)) => {
@@ -69,7 +69,7 @@ impl HostPattern {
         }
     }
 
-    /// For deny.
+    /// Whether a deny matches the host.
     pub(crate) fn forbids(&self, host: &Host) -> bool {
         match (self, host) {
             (Self::Any, _) => true,
@@ -82,7 +82,7 @@ impl HostPattern {
         }
     }
 
-    pub(crate) fn nearness(&self) -> Nearness {
+    pub(crate) fn specificity(&self) -> Specificity {
         match self {
             Self::Any => (0, 0),
             Self::Network(network) if network.prefix_len() == network.max_prefix_len() => (3, 0),
@@ -92,12 +92,12 @@ impl HostPattern {
         }
     }
 
-    /// Whether it matches every host that the other does.
+    /// Whether it matches every host that the other pattern matches.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Any, Self::Any) => true,
             (Self::Any, Self::Below(suffix)) => {
-                // Whatever is below a name is of the kind that anything below it is.
+                // A suffix decides the class of all names below it, so any name below it is a valid sample.
                 address::classify_name(&format!("any.{suffix}")) == NameClass::Ordinary
             }
             (Self::Any, Self::Name(name)) => address::classify_name(name) == NameClass::Ordinary,
@@ -111,7 +111,8 @@ impl HostPattern {
         }
     }
 
-    /// The same for a deny, which spares nothing.
+    /// Whether it matches, as a deny, every host that the other matches. A deny also matches special addresses and
+    /// names.
     pub(crate) fn forbids_all_of(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Any, _) => true,
@@ -125,7 +126,7 @@ impl HostPattern {
     }
 }
 
-/// The IPv4 address that an IPv6 address leads to.
+/// The IPv4 address that an IPv6 address embeds.
 fn embedded(address: IpAddr) -> Option<IpAddr> {
     match address {
         IpAddr::V4(_) => None,

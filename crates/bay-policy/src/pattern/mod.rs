@@ -1,5 +1,6 @@
-//! What rules compare requests with. Each pattern can match, cover another (match all that the other does), and overlap
-//! another (match something that the other does): decisions need the first, lint and precedence the others.
+//! The patterns that rules compare requests with. A pattern can match a request, cover another pattern (match
+//! everything that the other matches), and overlap another (match something that the other matches). Decisions need the
+//! first; lint and precedence need the others.
 
 pub mod host;
 pub mod path;
@@ -14,8 +15,8 @@ pub use set::{Methods, Ports};
 /// How forgiving a comparison is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Strictness {
-    /// For allow: what is not certainly meant does not match.
+    /// For allow rules: if some server may read the text in another way, it does not match.
     Exact,
-    /// For deny and ask: what some server may take for it does.
+    /// For deny and ask rules: if some server may read the text as the pattern, it matches.
     Forgiving,
 }

@@ -1,4 +1,4 @@
-//! Paths of rules: segments, `*` within a segment, `**` for all that follows.
+//! Patterns of paths: segments, `*` within a segment, `**` for all segments that follow.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use crate::canonical::path::{Reading, Segment, fold, fold_letters};
 use crate::canonical::refusal::{Part, Quoted, RefusalCode};
 use crate::canonical::{CanonicalPath, Refusal};
 
-/// Stands for a star while a pattern goes through the canonicaliser like any path. Never part of a path itself: a
-/// private-use character of its own.
+/// Replaces a star while a pattern passes through the canonicaliser as a path does. It is a private-use character, so
+/// it is never part of a path itself.
 const STAR: char = '\u{f8ff}';
 const STAR_ENCODED: &str = "%EF%A3%BF";
 
@@ -18,7 +18,7 @@ const STAR_ENCODED: &str = "%EF%A3%BF";
 pub struct PathPattern {
     text: Box<str>,
     segments: Vec<SegmentPattern>,
-    /// Whether any segments may follow, or none.
+    /// Whether any number of segments may follow.
     open: bool,
 }
 
@@ -31,7 +31,7 @@ struct SegmentPattern {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Glob {
     Literal(Box<str>),
-    /// Something with this before and that behind; nothing at all only where one of them is not empty.
+    /// A text with this prefix and this suffix. If both are empty, the text must not be.
     Around(Box<str>, Box<str>),
 }
 
@@ -70,21 +70,21 @@ impl Glob {
     }
 }
 
-/// Something by which paths that cannot match are told from those that may.
+/// A property of every matching path, by which an index rules out paths that cannot match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Landmark<'a> {
-    /// The segment of this number is this when folded.
+    /// The segment with this index equals this text when folded.
     Literal(usize, &'a str),
-    /// The segment of this number begins with this when folded.
+    /// The segment with this index begins with this text when folded.
     Prefix(usize, &'a str),
     Nothing,
 }
 
-/// How names of repositories may end, which makes no difference to any server.
+/// An optional ending of repository names. Servers accept a name with and without it.
 const GIT_SUFFIX: &str = ".git";
 
 impl PathPattern {
-    /// The same repositories, each with `.git` at its end and without.
+    /// The patterns of the same repositories, each with and without `.git` at its end.
     #[must_use]
     pub fn of_repositories(patterns: Vec<Self>) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::with_capacity(patterns.len() * 2);
@@ -105,7 +105,7 @@ impl PathPattern {
 }
 
 impl PathPattern {
-    /// Reads a pattern. Everything but the stars is brought into the form that paths of requests have.
+    /// Parses a pattern. Everything but the stars is brought into the form that paths of requests have.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let refuse = |why: &str, next: &str| {
             Err(Refusal::new(
@@ -137,7 +137,7 @@ impl PathPattern {
             .collect();
         let path = CanonicalPath::parse(&marked)?;
         let segments: Vec<SegmentPattern> = path.readings()[0].segments.iter().map(segment_pattern).collect();
-        // A star of the path itself stays encoded: read again, it must not become one of the pattern.
+        // A literal star of the path stays encoded, so that parsing the text again does not make it a wildcard.
         let wire = path.as_str().replace('*', "%2A").replace(STAR_ENCODED, "*");
         Ok(Self { text: if open { format!("{wire}/**") } else { wire }.into(), segments, open })
     }
@@ -176,10 +176,10 @@ impl PathPattern {
         }
     }
 
-    /// What every matching path has, for an index.
+    /// A property of every matching path, for the index.
     pub(crate) fn landmark(&self) -> Landmark<'_> {
         let literal = self.segments.iter().enumerate().find_map(|(at, segment)| match &segment.folded {
-            // A slash at the end makes no difference to a forgiving comparison.
+            // A forgiving comparison ignores a slash at the end.
             Glob::Literal(literal) if !literal.is_empty() || self.segments.len() == 1 => {
                 Some((at, &**literal))
             }
@@ -193,14 +193,14 @@ impl PathPattern {
             _ => None,
         });
         match prefix {
-            // The last letter may be one with a mark that follows it.
+            // Without its last character, which a combining mark that follows could change.
             Some((at, before)) => Landmark::Prefix(at, &before[..before.len() - 1]),
             None => Landmark::Nothing,
         }
     }
 
-    /// Segments that are given, and whether the end is: for telling which of two patterns is nearer to a single path.
-    pub(crate) fn nearness(&self) -> (usize, bool) {
+    /// How specific the pattern is: the number of literal segments, and whether its end is fixed.
+    pub(crate) fn specificity(&self) -> (usize, bool) {
         (self.segments.iter().filter(|segment| matches!(segment.exact, Glob::Literal(_))).count(), !self.open)
     }
 
@@ -241,7 +241,7 @@ impl PathPattern {
     }
 }
 
-/// Patterns are written by people: letters beyond ASCII and spaces stand for themselves.
+/// People write patterns, so letters beyond ASCII and spaces match themselves.
 fn encode(char: char) -> String {
     if char == ' ' || !char.is_ascii() {
         let mut bytes = [0; 4];

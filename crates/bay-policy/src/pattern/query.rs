@@ -1,4 +1,4 @@
-//! Queries of rules.
+//! Patterns of queries.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use serde::Serialize;
 use super::Strictness;
 use crate::canonical::CanonicalQuery;
 
-/// What a rule says of the query.
+/// What a rule requires of the query.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueryPattern {
     #[default]
     Any,
-    /// There is none.
+    /// The request has no query.
     Nothing,
-    /// This query to the letter, in its canonical form: what a person allowed does not become more by a parameter.
+    /// Exactly this query, in its canonical form. An added parameter must not extend what a person allowed.
     Exactly(String),
-    /// Each of these names has one of its values. Other names may be there as well.
+    /// Each of these names has one of its values. The query may contain other names too.
     Pairs(BTreeMap<String, ValuePattern>),
 }
 
@@ -65,7 +65,7 @@ impl QueryPattern {
                 Strictness::Forgiving => query.eq_ignore_ascii_case(text),
             }),
             Self::Pairs(pairs) => pairs.iter().all(|(name, values)| match strictness {
-                // A name that comes twice has two values, and nobody knows which one the server takes.
+                // A name that occurs twice has two values, and servers differ in which one they use.
                 Strictness::Exact => query.readings().all(|reading| {
                     let mut found = reading.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
                     let first = found.next();
@@ -94,7 +94,7 @@ impl QueryPattern {
         match (self, other) {
             (Self::Any, _) | (_, Self::Any) | (Self::Nothing, Self::Nothing) => true,
             (Self::Exactly(own), Self::Exactly(other)) => own == other,
-            // Whether the pairs are in it is not looked at: to overlap is the careful answer.
+            // Assume an overlap without comparing the pairs: that is the safe answer.
             (Self::Exactly(_), Self::Pairs(_)) | (Self::Pairs(_), Self::Exactly(_)) => true,
             (Self::Nothing, _) | (_, Self::Nothing) => false,
             (Self::Pairs(own), Self::Pairs(others)) => {
@@ -103,7 +103,7 @@ impl QueryPattern {
         }
     }
 
-    pub(crate) fn nearness(&self) -> usize {
+    pub(crate) fn specificity(&self) -> usize {
         match self {
             Self::Any => 0,
             Self::Pairs(pairs) => pairs.len(),

@@ -9,15 +9,15 @@ use crate::canonical::{GitService, Scheme};
 /// Ports of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Ports {
-    /// That of the scheme.
+    /// The default port of the scheme.
     Default,
     Any,
-    /// First and last, in order, apart from each other.
+    /// First and last port of each range, sorted and disjoint.
     Ranges(Vec<(u16, u16)>),
 }
 
 impl Ports {
-    /// Puts ranges in order and joins those that touch.
+    /// Sorts ranges and joins adjacent ones.
     #[must_use]
     pub fn ranges(mut ranges: Vec<(u16, u16)>) -> Self {
         ranges.sort_unstable();
@@ -63,7 +63,7 @@ impl Ports {
             .any(|(first, last)| own.iter().any(|(from, to)| from <= last && first <= to))
     }
 
-    /// How many there are.
+    /// The number of ports.
     pub(crate) fn count(&self) -> u32 {
         let ranges = self.as_ranges(Scheme::Https);
         ranges.iter().map(|(first, last)| u32::from(last - first) + 1).sum()
@@ -96,11 +96,11 @@ impl Serialize for Ports {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Methods {
     Any,
-    /// In order, each once.
+    /// Sorted, without duplicates.
     Set(Vec<String>),
 }
 
-/// What an allow permits that says nothing of methods.
+/// The methods that an allow without methods permits.
 pub const READING_METHODS: [&str; 2] = ["GET", "HEAD"];
 
 impl Methods {
@@ -109,13 +109,13 @@ impl Methods {
         Self::Set(READING_METHODS.map(str::to_owned).to_vec())
     }
 
-    /// What an allow for git over SSH permits that says nothing of methods.
+    /// The methods that an allow without methods permits for git over SSH.
     #[must_use]
     pub fn fetching() -> Self {
         Self::Set(vec![GitService::Fetch.method().to_owned()])
     }
 
-    /// The same where it speaks of branches.
+    /// The methods that an allow without methods permits for git over SSH if it names branches.
     #[must_use]
     pub fn pushing() -> Self {
         Self::Set(vec![GitService::Push.method().to_owned()])
@@ -150,7 +150,7 @@ impl Methods {
         }
     }
 
-    /// Whether nothing is changed by a request that matches, going by the meaning of methods.
+    /// Whether every method in the set only reads, by the definition of the methods.
     #[must_use]
     pub fn only_read(&self) -> bool {
         match self {

@@ -72,7 +72,7 @@ fn every_address_has_its_class() {
 }
 
 #[test]
-fn wide_rules_name_no_special_address_or_name() {
+fn wide_rules_match_no_special_address_or_name() {
     let policy = policy(
         "[[rule]]\noutcome = \"allow\"\nhost = [\"*\", \"0.0.0.0/0\", \"::/0\", \"*.internal\"]\nscheme = [\"http\", \"https\"]\n[[rule]]\noutcome = \"ask\"\nhost = [\"*\", \"0.0.0.0/0\", \"::/0\"]\nscheme = [\"http\", \"https\"]\nmethod = \"POST\"",
     );
@@ -101,12 +101,12 @@ fn wide_rules_name_no_special_address_or_name() {
     }
     assert_eq!(outcome(&policy, "GET http://192.0.2.1/"), "allow");
     assert_eq!(outcome(&policy, "GET https://[2001:db8::1]/"), "allow");
-    // Below a local name that a rule names.
+    // Wide rules do match names below a local name that the rule names.
     assert_eq!(outcome(&policy, "GET https://wiki.internal/"), "allow");
 }
 
 #[test]
-fn an_address_literal_has_to_be_named() {
+fn a_rule_must_name_an_address_literal() {
     let names = policy("[[rule]]\noutcome = \"allow\"\nhost = \"*\"");
     assert_eq!(outcome(&names, "GET https://192.0.2.1/"), "deny");
     assert_eq!(outcome(&names, "GET https://[2001:db8::1]/"), "deny");
@@ -124,7 +124,7 @@ fn an_address_literal_has_to_be_named() {
     ] {
         assert_eq!(outcome(&named, line), "deny", "{line}");
     }
-    // Metadata services have to be named alone.
+    // A rule must name each metadata service by its own address.
     let block = policy("[[rule]]\noutcome = \"allow\"\nhost = \"169.254.0.0/16\"\nscheme = \"http\"");
     assert_eq!(outcome(&block, "GET http://169.254.169.254/"), "deny");
     assert_eq!(outcome(&block, "GET http://169.254.1.1/"), "allow");
@@ -133,7 +133,7 @@ fn an_address_literal_has_to_be_named() {
 }
 
 #[test]
-fn a_denied_network_is_denied_in_every_disguise() {
+fn a_denied_network_is_denied_in_every_embedding() {
     let policy = policy(
         "[[rule]]\noutcome = \"allow\"\nhost = [\"192.0.2.0/24\", \"::/8\"]\n[[rule]]\noutcome = \"deny\"\nhost = [\"192.0.2.128/25\", \"192.0.2.7\"]",
     );
@@ -150,7 +150,7 @@ fn a_denied_network_is_denied_in_every_disguise() {
 }
 
 #[test]
-fn a_name_may_lead_to_public_addresses_only() {
+fn a_name_may_resolve_to_public_addresses_only() {
     let policy = policy("[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"");
     let line = "GET https://ok.test/";
     let decision = decided(&policy, line);
@@ -174,13 +174,13 @@ fn a_name_may_lead_to_public_addresses_only() {
         assert!(refusal.to_string().contains("ok.test"), "{refusal}");
         assert!(refusal.next.contains("address ="), "{refusal}");
     }
-    // The host's own address, however public.
+    // The host's own address is special even if it is public.
     let refusal = check("192.0.2.1", &[address("192.0.2.1")]).unwrap_err();
     assert_eq!(refusal.class, AddressClass::Own);
 }
 
 #[test]
-fn a_rule_can_name_the_addresses_its_name_leads_to() {
+fn a_rule_can_name_the_addresses_that_its_host_resolves_to() {
     let policy = policy(
         "[[rule]]\noutcome = \"allow\"\nhost = \"db.ok.test\"\naddress = [\"10.1.0.0/16\", \"169.254.0.0/16\", \"0.0.0.0/0\"]",
     );
@@ -195,11 +195,11 @@ fn a_rule_can_name_the_addresses_its_name_leads_to() {
 }
 
 #[test]
-fn what_was_not_allowed_may_be_dialled_nowhere() {
+fn no_address_may_be_dialled_for_a_refused_request() {
     let policy = policy("");
     let line = "GET https://ok.test/";
     assert!(check_address(&decided(&policy, line), &request(line), address("192.0.2.1"), &[]).is_err());
-    // And what named an address goes to that one.
+    // A connection for a request that names an address may go only to that address.
     let policy = super::policy("[[rule]]\noutcome = \"allow\"\nhost = \"192.0.2.0/24\"");
     let line = "GET https://192.0.2.1/";
     let decision = decided(&policy, line);

@@ -1,4 +1,4 @@
-//! What rules of one layer say together.
+//! How the rules of one layer decide together.
 
 use bay_policy::{Cause, Host, Kind, Outcome, Route, decide, route};
 
@@ -12,7 +12,7 @@ fn without_a_policy_everything_is_denied() {
 }
 
 #[test]
-fn an_allow_permits_reading_unless_it_says_more() {
+fn an_allow_without_methods_permits_reading_only() {
     let policy = policy(
         "[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\n[[rule]]\noutcome = \"allow\"\nhost = \"rw.test\"\nmethod = [\"POST\", \"PUT\"]",
     );
@@ -26,7 +26,7 @@ fn an_allow_permits_reading_unless_it_says_more() {
 }
 
 #[test]
-fn a_websocket_is_more_than_reading_and_no_less_than_a_get() {
+fn an_allow_of_get_does_not_match_a_websocket_but_a_deny_of_get_does() {
     let rule = |outcome: &str, methods: &str| {
         policy(&format!(
             "[[rule]]\noutcome = \"allow\"\nhost = \"*.ok.test\"\nmethod = \"*\"\n\
@@ -41,7 +41,7 @@ fn a_websocket_is_more_than_reading_and_no_less_than_a_get() {
     assert_eq!(outcome(&alone("method = \"WEBSOCKET\""), line), "allow");
     assert_eq!(outcome(&alone("method = \"WEBSOCKET\""), "GET https://www.ok.test/events"), "deny");
     assert_eq!(outcome(&alone("method = \"*\""), line), "allow");
-    // Ask and deny of a GET are for everything that begins with one.
+    // Ask and deny of GET also match a handshake, which begins with a GET.
     for narrowing in ["ask", "deny"] {
         assert_eq!(outcome(&rule(narrowing, "method = \"GET\""), line), narrowing);
         assert_eq!(outcome(&rule(narrowing, "method = \"WEBSOCKET\""), line), narrowing);
@@ -58,21 +58,21 @@ fn a_deny_beats_every_allow_however_narrow() {
     let decision = decided(&policy, "GET https://www.ok.test/exact");
     assert_eq!(decision.outcome, Outcome::Deny);
     assert_eq!(decision.rule().unwrap().id, "no");
-    // Without a word about it, a deny is for every kind, scheme, port and method.
+    // A deny without further keys matches every kind, scheme, port and method.
     for line in ["PUT http://a.b.ok.test:8080/x", "tcp://a.ok.test:22", "tls://a.ok.test"] {
         assert_eq!(decided(&policy, line).rule().map(|rule| rule.id.as_str()), Some("no"), "{line}");
     }
 }
 
 #[test]
-fn an_allow_prevails_over_an_ask_only_where_it_is_narrower_in_every_respect() {
+fn an_allow_beats_an_ask_only_if_it_is_narrower_in_every_respect() {
     let ask = "[[rule]]\nid = \"ask\"\noutcome = \"ask\"\nhost = \"*.ok.test\"\npath = \"/api/**\"\n";
     let with = |allow: &str| policy(&format!("{ask}[[rule]]\nid = \"allow\"\noutcome = \"allow\"\n{allow}"));
     let line = "GET https://www.ok.test/api/public/x";
     assert_eq!(outcome(&with("host = \"www.ok.test\"\npath = \"/api/public/**\""), line), "allow");
     assert_eq!(outcome(&with("host = \"*.ok.test\"\npath = \"/api/public/*\""), line), "allow");
     assert_eq!(outcome(&with("host = \"*.ok.test\"\npath = \"/api/**\"\nmethod = \"GET\""), line), "allow");
-    // The same, wider in one respect, wider in all.
+    // First a rule with the same width, then wider in one respect, then wider in all.
     assert_eq!(outcome(&with("host = \"*.ok.test\"\npath = \"/api/**\""), line), "ask");
     assert_eq!(outcome(&with("host = \"www.ok.test\"\npath = \"/**\""), line), "ask");
     assert_eq!(
@@ -96,7 +96,7 @@ fn rules_end_when_they_expire() {
 }
 
 #[test]
-fn headers_have_to_be_there() {
+fn a_rule_with_headers_needs_them_all() {
     let policy =
         policy("[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\nheader = [\"X-Reason\", \"x-ticket\"]");
     assert_eq!(outcome(&policy, "GET https://ok.test/ with x-reason, X-Ticket, accept"), "allow");
@@ -105,7 +105,7 @@ fn headers_have_to_be_there() {
 }
 
 #[test]
-fn kinds_do_not_stand_for_each_other() {
+fn a_rule_of_one_kind_does_not_match_another_kind() {
     let policy = policy(
         "[[rule]]\noutcome = \"allow\"\nkind = \"tcp\"\nhost = \"db.test\"\nport = 5432\n[[rule]]\noutcome = \"allow\"\nkind = \"passthrough\"\nhost = \"pinned.test\"\n[[rule]]\noutcome = \"allow\"\nhost = \"web.test\"",
     );
@@ -126,7 +126,7 @@ fn kinds_do_not_stand_for_each_other() {
 }
 
 #[test]
-fn credentials_go_only_into_what_is_read_and_encrypted() {
+fn credentials_go_only_into_requests_that_are_read_and_encrypted() {
     let policy = policy(
         "[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\nscheme = [\"http\", \"https\"]\n[[rule]]\noutcome = \"ask\"\nhost = \"ask.test\"\n[[rule]]\noutcome = \"allow\"\nkind = \"passthrough\"\nhost = \"pinned.test\"\n[[rule]]\noutcome = \"allow\"\nkind = \"tcp\"\nhost = \"db.test\"\nport = 5432",
     );
@@ -143,7 +143,7 @@ fn credentials_go_only_into_what_is_read_and_encrypted() {
 }
 
 #[test]
-fn a_connection_is_read_unless_a_nearer_rule_passes_it_on() {
+fn a_connection_is_read_unless_a_more_specific_rule_forwards_it() {
     let policy = policy(
         "[[rule]]\noutcome = \"allow\"\nhost = \"*\"\n[[rule]]\noutcome = \"allow\"\nkind = \"passthrough\"\nhost = [\"pinned.test\", \"both.test\"]\n[[rule]]\noutcome = \"allow\"\nhost = \"both.test\"\npath = \"/x\"\n[[rule]]\noutcome = \"allow\"\nkind = \"tcp\"\nhost = \"db.test\"\nport = 5432\n[[rule]]\noutcome = \"deny\"\nhost = \"never.test\"",
     );
@@ -165,7 +165,7 @@ fn a_connection_is_read_unless_a_nearer_rule_passes_it_on() {
 }
 
 #[test]
-fn a_deny_of_one_path_keeps_its_host_read() {
+fn the_gateway_reads_a_host_with_a_deny_of_one_path() {
     let policy = policy(
         "[[rule]]\noutcome = \"allow\"\nkind = \"tcp\"\nhost = \"ok.test\"\nport = 443\n[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\n[[rule]]\noutcome = \"deny\"\nhost = \"ok.test\"\npath = \"/secret\"",
     );
@@ -174,7 +174,7 @@ fn a_deny_of_one_path_keeps_its_host_read() {
 }
 
 #[test]
-fn the_same_answer_with_and_without_the_index() {
+fn decisions_are_the_same_with_and_without_the_index() {
     use bay_policy::bench::{Spread, policy, requests};
     for spread in Spread::ALL {
         let policy = policy(200, spread);

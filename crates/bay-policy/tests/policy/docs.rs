@@ -1,4 +1,4 @@
-//! The page for users: its examples are policies, and say what the page says they do.
+//! The page `docs/policy.md`: its examples parse, and decide as the page says.
 
 use bay_policy::{Layer, Places, Preset, parse};
 
@@ -6,7 +6,7 @@ use super::outcome;
 
 const PAGE: &str = include_str!("../../../../docs/policy.md");
 
-/// Blocks of the page that are fenced as this language.
+/// The fenced blocks of the page in this language.
 fn blocks(language: &str) -> impl Iterator<Item = &str> {
     let fence = format!("```{language}\n");
     PAGE.split("```")
@@ -29,7 +29,7 @@ fn every_example_of_the_page_is_a_policy() {
 }
 
 #[test]
-fn what_the_page_says_of_its_first_policy_is_so() {
+fn the_first_policy_of_the_page_decides_as_described() {
     let text = blocks("toml").next().unwrap();
     let policy = super::policy(text);
     let mut count = 0;

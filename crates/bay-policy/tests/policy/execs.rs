@@ -9,7 +9,7 @@ fn argv(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_command_is_asked_about_by_its_words_and_deny_wins() {
+fn exec_rules_match_the_words_of_a_command_and_deny_wins() {
     let policy = policy(
         "[[exec]]\nid = \"push\"\noutcome = \"ask\"\nargv = [\"git\", \"push\", \"**\"]\ncheckpoint = true\n\
          [[exec]]\noutcome = \"deny\"\nargv = [\"git\", \"push\", \"--force*\", \"**\"]\nreason = \"no\"\n",
@@ -23,7 +23,7 @@ fn a_command_is_asked_about_by_its_words_and_deny_wins() {
 }
 
 #[test]
-fn a_rule_on_commands_without_effect_is_a_mistake() {
+fn an_exec_rule_without_effect_is_a_mistake() {
     for odd in [
         "[[exec]]\noutcome = \"allow\"\nargv = \"ls\"\n",
         "[[exec]]\noutcome = \"ask\"\n",

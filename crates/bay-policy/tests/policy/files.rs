@@ -1,4 +1,4 @@
-//! Policy files: every mistake has its line, its reason and a way out.
+//! Policy files: every mistake is reported with its line, its reason and a fix.
 
 use bay_policy::write::{grant_to_toml, rule_to_toml};
 use bay_policy::{Layer, Places, parse};
@@ -20,7 +20,7 @@ fn one(text: &str, line: usize, column: usize, words: &str) {
 }
 
 #[test]
-fn unknown_keys_are_told_with_their_place_and_a_guess() {
+fn unknown_keys_are_reported_with_their_position_and_a_suggestion() {
     one(
         "[[rule]]\noutcome = \"allow\"\nhsot = \"ok.test\"\nhost = \"ok.test\"",
         3,
@@ -38,7 +38,7 @@ fn unknown_keys_are_told_with_their_place_and_a_guess() {
 }
 
 #[test]
-fn wrong_values_are_told_at_the_value() {
+fn wrong_values_are_reported_at_the_position_of_the_value() {
     let rule = |rest: &str| format!("[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\n{rest}");
     one("[[rule]]\noutcome = \"maybe\"\nhost = \"ok.test\"", 2, 11, "use allow, ask, deny");
     one("[[rule]]\nhost = \"ok.test\"", 1, 1, "no outcome");
@@ -69,7 +69,7 @@ fn wrong_values_are_told_at_the_value() {
     one(&rule("expires = 2030-01-01T00:00:00"), 4, 11, "offset from UTC");
     one(&rule("reason = \"a\\nb\""), 4, 10, "control characters");
     one(&rule("id = \"a b\""), 4, 6, "not an id");
-    one(&rule("place = \"https://ok.test/\""), 1, 1, "stands beside");
+    one(&rule("place = \"https://ok.test/\""), 1, 1, "and also `host`");
     one("[[rule]]\noutcome = \"allow\"\nplace = \"@mirrors\"", 3, 9, "@registries");
     one("[[rule]]\noutcome = \"allow\"\nplace = \"https://user:pw@ok.test/\"", 3, 9, "user name or password");
     one("[rule]\noutcome = \"allow\"", 1, 1, "[[rule]]");
@@ -79,7 +79,7 @@ fn wrong_values_are_told_at_the_value() {
 }
 
 #[test]
-fn kinds_have_only_what_can_be_seen_of_them() {
+fn each_kind_accepts_only_keys_that_the_gateway_can_check() {
     let rule = |rest: &str| format!("[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\n{rest}");
     one(&rule("kind = \"tcp\""), 1, 1, "has no port");
     one(&rule("kind = \"tcp\"\nport = 22\npath = \"/x\""), 6, 8, "host and the port only");
@@ -116,7 +116,7 @@ fn grants_are_temporary_and_for_one_bay() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once_in_order_and_bounded() {
+fn all_mistakes_are_reported_together_in_order_and_up_to_a_limit() {
     let text = "[[rule]]\noutcome = \"no\"\n[[rule]]\noutcome = \"allow\"\nhost = \"a b\"\n[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\nport = 0";
     let lines: Vec<usize> = problems(text).into_iter().map(|(line, _, _)| line).collect();
     assert_eq!(lines, [2, 5, 9]);
@@ -132,7 +132,7 @@ fn all_mistakes_are_told_at_once_in_order_and_bounded() {
 }
 
 #[test]
-fn rules_are_written_as_they_are_read() {
+fn written_rules_parse_to_the_same_rules() {
     let text = r#"
 [[rule]]
 id = "everything"

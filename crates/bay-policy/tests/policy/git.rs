@@ -1,10 +1,10 @@
-//! Git over SSH: commands that are read and never run, repositories, fetching and pushing.
+//! Git over SSH: commands, which are parsed and never run, repositories, fetching and pushing.
 
 use bay_policy::explain::Remedy;
 use bay_policy::lint::FindingCode;
 use bay_policy::{
-    CanonicalRequest, GitService, GitSsh, Host, Layer, Places, Route, could_name, explain, learn, lint,
-    parse, route,
+    CanonicalRequest, GitService, GitSsh, Host, Layer, Places, Route, could_permit_host, explain, learn,
+    lint, parse, route,
 };
 
 use proptest::prelude::*;
@@ -39,7 +39,7 @@ path = "/tools/**"
 "#;
 
 #[test]
-fn repositories_are_fetched_from_and_pushed_to_as_rules_say() {
+fn rules_decide_which_repositories_are_fetched_from_and_pushed_to() {
     let policy = policy(TEAM);
     for (line, wanted) in [
         ("FETCH ssh://git.test/team/app.git", "allow"),
@@ -71,7 +71,7 @@ fn repositories_are_fetched_from_and_pushed_to_as_rules_say() {
 }
 
 #[test]
-fn pushes_over_ssh_are_decided_on_by_their_branches_as_those_over_https() {
+fn rules_by_branch_decide_on_pushes_over_ssh_as_over_https() {
     let rules = |kind: &str| {
         let rule = |outcome: &str, branch: &str| {
             format!(
@@ -99,7 +99,7 @@ fn pushes_over_ssh_are_decided_on_by_their_branches_as_those_over_https() {
         ("refs/heads/agent/x,refs/heads/agent/locked", "deny"),
         ("refs/heads/other", "deny"),
         ("refs/heads/main,refs/heads/other", "deny"),
-        // Before a push: what there is has to be said before anybody knows what changes.
+        // Before a push the client needs the server's refs. Which ones it will change is not known yet.
         ("nothing yet", "allow"),
     ] {
         let line = format!("PUSH ssh://git.test/team/app.git pushing {refs}");
@@ -110,7 +110,7 @@ fn pushes_over_ssh_are_decided_on_by_their_branches_as_those_over_https() {
     }
     let before = "GET https://git.test/team/app.git/info/refs?service=git-receive-pack";
     assert_eq!(outcome(&https, before), "allow");
-    // What cannot be read is taken for the worst, and fetching is another matter.
+    // A push whose refs are unknown counts as the worst case. Fetching is not allowed by this rule either.
     assert_eq!(outcome(&ssh, "PUSH ssh://git.test/team/app"), "deny");
     assert_eq!(outcome(&ssh, "FETCH ssh://git.test/team/app"), "deny");
     assert_eq!(outcome(&ssh, "FETCH ssh://git.test/team/app pushing refs/heads/agent/x"), "refused");
@@ -136,7 +136,7 @@ fn git_push_options_are_allowed_by_no_rule_on_branches() {
     assert!(explained.line().contains("the push has 2 push options, and no rule by branch allows those"));
     assert!(explained.would_allow.is_empty(), "no rule by branch would: {explained:?}");
     assert_eq!(explained.near_misses[0].why, "it is for pushes of refs/heads/agent/** without push options");
-    // Every ask and deny by branch is for them, as for a push of unknown refs.
+    // Every ask and deny by branch matches a push with options, as it matches a push of unknown refs.
     let more =
         "PUSH ssh://git.test/team/app.git pushing refs/heads/agent/x,refs/heads/agent/y (1 push option)";
     for (wanted, branch) in [("ask", "branch = \"main\""), ("deny", "branch = \"main\"")] {
@@ -145,7 +145,7 @@ fn git_push_options_are_allowed_by_no_rule_on_branches() {
         assert_eq!(outcome(&both, &with.to_string()), wanted);
         assert_eq!(outcome(&both, more), wanted);
     }
-    // A rule without branches is for every push.
+    // A rule without branches matches every push.
     assert_eq!(outcome(&policy(&rule("allow", "method = \"PUSH\"")), &with.to_string()), "allow");
     for odd in ["(0 push options)", "(x push options)", "(2 push options", "(2 things)", "(99 push options)"]
     {
@@ -155,7 +155,7 @@ fn git_push_options_are_allowed_by_no_rule_on_branches() {
 }
 
 #[test]
-fn an_ask_about_pushes_alone_is_enough_to_be_asked_with_what_changes() {
+fn an_ask_about_pushes_leads_to_an_approval_that_shows_the_refs() {
     let ask = |more: &str| policy(&format!("[[rule]]\noutcome = \"ask\"\nhost = \"git.test\"\n{more}"));
     let by_branch = ask("path = \"/team/app.git/**\"\nbranch = \"main\"");
     let before = "GET https://git.test/team/app.git/info/refs?service=git-receive-pack";
@@ -164,13 +164,13 @@ fn an_ask_about_pushes_alone_is_enough_to_be_asked_with_what_changes() {
         outcome(&by_branch, "GET https://git.test/team/app.git/info/refs?service=git-upload-pack"),
         "deny"
     );
-    // Without branches a request over HTTPS is asked about like any other.
+    // An ask without branches matches the request before a push over HTTPS as it matches any other.
     assert_eq!(outcome(&ask("path = \"/team/app.git/**\""), before), "ask");
     let ssh = ask("kind = \"git-ssh\"\npath = \"/team/app\"\nmethod = \"PUSH\"");
     assert_eq!(outcome(&ssh, "PUSH ssh://git.test/team/app pushing nothing yet"), "allow");
     assert_eq!(outcome(&ssh, "PUSH ssh://git.test/team/app"), "ask");
     assert_eq!(outcome(&ssh, "PUSH ssh://git.test/team/app pushing refs/heads/x"), "ask");
-    // A deny has its word before anything is asked for.
+    // A deny already refuses the request before the push.
     let denied = policy(
         "otherwise = \"ask\"\n[[rule]]\noutcome = \"deny\"\nkind = \"git-ssh\"\nhost = \"git.test\"\nmethod = \"PUSH\"",
     );
@@ -180,7 +180,7 @@ fn an_ask_about_pushes_alone_is_enough_to_be_asked_with_what_changes() {
 }
 
 #[test]
-fn other_rules_say_nothing_of_git_but_a_plain_deny_does() {
+fn of_rules_for_other_kinds_only_a_deny_for_all_kinds_matches_git() {
     let wide = "[[rule]]\noutcome = \"allow\"\nhost = \"*\"\nport = \"*\"\nmethod = \"*\"\n[[rule]]\noutcome = \"allow\"\nkind = \"tcp\"\nhost = \"*\"\nport = \"*\"\n";
     assert_eq!(outcome(&policy(wide), "FETCH ssh://git.test/team/app"), "deny");
     let denied =
@@ -195,13 +195,13 @@ fn other_rules_say_nothing_of_git_but_a_plain_deny_does() {
 }
 
 #[test]
-fn a_connection_is_answered_as_ssh_where_a_rule_is_for_git() {
+fn a_connection_is_answered_as_ssh_if_a_rule_is_for_git() {
     let host = Host::parse("git.test").unwrap();
     let team = policy(TEAM);
     assert_eq!(route(&team, &host, 22, now()), Route::GitSsh);
     assert!(matches!(route(&team, &host, 2222, now()), Route::Refuse { .. }));
-    assert!(could_name(&team, &host, now()));
-    // A rule that names the host is nearer than one that passes everything on.
+    assert!(could_permit_host(&team, &host, now()));
+    // A rule that names the host is more specific than one that forwards everything.
     let open =
         policy(&format!("{TEAM}[[rule]]\noutcome = \"allow\"\nkind = \"tcp\"\nhost = \"*\"\nport = \"*\""));
     assert_eq!(route(&open, &host, 22, now()), Route::GitSsh);
@@ -209,7 +209,7 @@ fn a_connection_is_answered_as_ssh_where_a_rule_is_for_git() {
 }
 
 #[test]
-fn commands_are_read_to_the_letter() {
+fn git_commands_are_parsed_strictly() {
     let read =
         |command: &str| -> Option<(GitService, String)> { GitSsh::read_command(command.as_bytes()).ok() };
     let fetch = |path: &str| Some((GitService::Fetch, path.to_owned()));
@@ -249,7 +249,7 @@ fn commands_are_read_to_the_letter() {
 }
 
 #[test]
-fn what_a_rule_lacks_is_said() {
+fn a_rule_that_lacks_a_key_is_reported_with_that_key() {
     for (rule, problem) in [
         ("host = \"git.test\"", "no path"),
         ("path = \"/a\"", "no host"),
@@ -266,7 +266,7 @@ fn what_a_rule_lacks_is_said() {
 }
 
 #[test]
-fn what_was_refused_is_explained_and_learned() {
+fn refused_git_requests_are_explained_and_learned() {
     let before = policy(TEAM);
     for line in [
         "PUSH ssh://git.test/team/app.git",
@@ -310,7 +310,7 @@ fn a_rule_for_every_repository_is_too_wide() {
 
 proptest! {
     #[test]
-    fn whatever_is_asked_for_what_is_sent_is_one_service_of_one_repository(
+    fn any_accepted_command_is_sent_as_one_service_of_one_repository(
         command in prop_oneof![
             "(git-upload-pack|git-receive-pack|git upload-pack) '?[a-zA-Z0-9/._~;$`|&\\\\ '\"%-]{0,24}'?",
             "\\PC{0,40}",

@@ -1,4 +1,4 @@
-//! Names: one form, or none.
+//! Names: one canonical form, or a refusal.
 
 use bay_policy::canonical::{HostWarning, RefusalCode};
 use bay_policy::{Host, Refusal};
@@ -15,7 +15,7 @@ fn refused(text: &str) -> RefusalCode {
 }
 
 #[test]
-fn spellings_of_one_name_become_that_name() {
+fn all_spellings_of_a_name_have_one_canonical_form() {
     for text in [
         "example.com",
         "EXAMPLE.com",
@@ -37,7 +37,7 @@ fn spellings_of_one_name_become_that_name() {
 }
 
 #[test]
-fn what_cannot_be_looked_up_is_refused() {
+fn names_that_cannot_be_looked_up_are_refused() {
     for text in [
         "example.com..",
         "..",
@@ -73,7 +73,7 @@ fn what_cannot_be_looked_up_is_refused() {
 }
 
 #[test]
-fn numbers_are_addresses_in_one_notation_only() {
+fn numeric_hosts_are_addresses_in_one_notation_only() {
     assert_eq!(canonical("192.0.2.1"), "192.0.2.1");
     for text in [
         "127.1",
@@ -102,7 +102,7 @@ fn numbers_are_addresses_in_one_notation_only() {
 }
 
 #[test]
-fn ipv6_addresses_have_one_form_and_no_interface() {
+fn ipv6_addresses_have_one_form_and_no_zone() {
     assert_eq!(canonical("[2001:DB8:0:0:0:0:0:1]"), "[2001:db8::1]");
     assert_eq!(canonical("2001:db8::1"), "[2001:db8::1]");
     assert_eq!(canonical("[::ffff:192.0.2.1]"), "[::ffff:192.0.2.1]");
@@ -125,13 +125,13 @@ fn names_that_look_like_others_are_flagged() {
         warnings.iter().any(|warning| matches!(warning, HostWarning::MixedScripts { .. })),
         "{warnings:?}"
     );
-    // A whole label of one foreign script that reads like ASCII.
+    // A label wholly in one foreign script that looks like ASCII.
     let whole = Host::parse("\u{430}\u{440}\u{440}\u{4cf}\u{435}.com").unwrap();
     assert!(whole.warnings([]).iter().any(|warning| matches!(warning, HostWarning::LooksLike { .. })));
-    // Both in ASCII.
+    // Both names are in ASCII.
     let ascii = Host::parse("exarnple.com").unwrap();
     assert_eq!(ascii.warnings(["example.com"]), [HostWarning::LooksLike { name: "example.com".to_owned() }]);
-    // Honest names.
+    // Honest names get no warning.
     assert!(Host::parse("www.example.com").unwrap().warnings(["example.com", "www.example.com"]).is_empty());
     let honest = Host::parse("日本語.example").unwrap().warnings(["example.com"]);
     assert_eq!(honest, [HostWarning::Unicode { reads: "日本語.example".to_owned() }]);

@@ -1,4 +1,4 @@
-//! Layers narrow and never widen; grants answer asks and stand above no deny.
+//! Layers narrow and never widen. Grants answer asks and override no deny.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ const INHERIT: &str = "otherwise = \"inherit\"\n";
 const LINE: &str = "GET https://ok.test/";
 
 #[test]
-fn the_most_restrictive_layer_prevails() {
+fn the_most_restrictive_layer_wins() {
     let texts = [ALLOW, ASK, DENY, ""];
     let rank = |text: &str| match text {
         ALLOW => 0,
@@ -40,7 +40,7 @@ fn the_most_restrictive_layer_prevails() {
 }
 
 #[test]
-fn a_missing_layer_says_nothing_and_an_empty_one_denies() {
+fn a_missing_layer_has_no_effect_and_an_empty_one_denies() {
     assert_eq!(outcome(&stacked(None, None, Some(ALLOW)), LINE), "allow");
     assert_eq!(outcome(&stacked(Some(ALLOW), None, None), LINE), "allow");
     assert_eq!(outcome(&stacked(Some(ALLOW), Some(""), None), LINE), "deny");
@@ -50,7 +50,7 @@ fn a_missing_layer_says_nothing_and_an_empty_one_denies() {
 }
 
 #[test]
-fn nothing_below_widens_what_is_above() {
+fn no_later_layer_widens_an_earlier_one() {
     let everything = "[[rule]]\noutcome = \"allow\"\nhost = [\"*\", \"0.0.0.0/0\"]\nmethod = \"*\"\n";
     let policy = stacked(Some(ALLOW), Some(everything), Some(everything));
     assert_eq!(outcome(&policy, LINE), "allow");
@@ -59,14 +59,14 @@ fn nothing_below_widens_what_is_above() {
     {
         assert_eq!(outcome(&policy, line), "deny", "{line}");
     }
-    // Layers that only inherit have nothing to inherit.
+    // If every layer inherits, there is nothing to inherit.
     assert_eq!(outcome(&stacked(None, Some(INHERIT), Some(INHERIT)), LINE), "deny");
     let decision = decide(&stacked(None, None, Some(INHERIT)), &request(LINE), now());
     assert_eq!(decision.cause, Cause::NoPolicy);
 }
 
 #[test]
-fn ingress_is_open_only_where_no_layer_closes_it() {
+fn ingress_is_open_only_if_no_layer_closes_it() {
     assert!(stacked(Some(""), None, Some("")).ingress());
     assert!(!stacked(Some("ingress = \"allow\""), None, Some("ingress = \"deny\"")).ingress());
     assert!(!stacked(Some("ingress = \"deny\""), None, Some("ingress = \"allow\"")).ingress());
@@ -77,7 +77,7 @@ fn granted(rest: &str, until: &str) -> String {
 }
 
 #[test]
-fn a_grant_answers_an_ask_in_any_layer_until_it_ends() {
+fn a_grant_answers_an_ask_in_any_layer_until_it_expires() {
     for (host, bay) in [(ASK, ALLOW), (ALLOW, ASK), (ASK, ASK), ("otherwise = \"ask\"", ALLOW)] {
         let policy = stacked(Some(host), None, Some(&granted(bay, "2026-11-16T12:30:00Z")));
         let decision = decide(&policy, &request(LINE), now());
@@ -90,7 +90,7 @@ fn a_grant_answers_an_ask_in_any_layer_until_it_ends() {
 }
 
 #[test]
-fn a_grant_stands_in_for_a_missing_rule_but_not_for_the_hosts() {
+fn a_grant_replaces_a_missing_rule_except_in_the_hosts_layer() {
     let bay = granted("", "2026-11-16T12:30:00Z");
     assert_eq!(outcome(&stacked(None, None, Some(&bay)), LINE), "allow");
     assert_eq!(outcome(&stacked(Some(ALLOW), Some(""), Some(&bay)), LINE), "allow");
@@ -102,7 +102,7 @@ fn a_grant_stands_in_for_a_missing_rule_but_not_for_the_hosts() {
 }
 
 #[test]
-fn a_grant_is_above_no_deny() {
+fn a_grant_overrides_no_deny() {
     let bay = granted(DENY, "2026-11-16T12:30:00Z");
     assert_eq!(outcome(&stacked(None, None, Some(&bay)), LINE), "deny");
     let bay = granted(ALLOW, "2026-11-16T12:30:00Z");
@@ -110,7 +110,7 @@ fn a_grant_is_above_no_deny() {
 }
 
 #[test]
-fn every_layer_has_to_name_an_address_that_is_not_public() {
+fn every_layer_must_name_an_address_that_is_not_public() {
     let named = "[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\naddress = \"10.0.0.5\"\n";
     let address: IpAddr = "10.0.0.5".parse().unwrap();
     for (host, bay, fits) in

@@ -1,4 +1,4 @@
-//! The policy as its users meet it: evasions of its rules first, then what it says and how it explains itself.
+//! The policy from outside: evasions of its rules first, then its decisions and their explanations.
 #![forbid(unsafe_code)]
 
 mod addresses;
@@ -29,7 +29,7 @@ fn layer(layer: Layer, text: &str) -> bay_policy::LayerPolicy {
         .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// A policy of the bay's layer alone.
+/// A policy with only the bay's layer.
 fn policy(text: &str) -> CompiledPolicy {
     CompiledPolicy::new(Layers { bay: Some(layer(Layer::Bay, text)), ..Layers::default() })
 }
@@ -42,7 +42,7 @@ fn decided(policy: &CompiledPolicy, line: &str) -> Decision {
     decide(policy, &request(line), now())
 }
 
-/// `allow`, `ask`, `deny`, or `refused` for what has no canonical form.
+/// `allow`, `ask`, `deny`, or `refused` if the request has no canonical form.
 fn outcome(policy: &CompiledPolicy, line: &str) -> String {
     match CanonicalRequest::from_line(line) {
         Ok(request) => decide(policy, &request, now()).outcome.to_string(),

@@ -1,4 +1,4 @@
-//! Paths (HTTP-PATH): the same for everybody, or refused, or allowed in every reading.
+//! Paths (HTTP-PATH): every server reads a path the same way, or it is refused, or each reading must be allowed.
 
 use bay_policy::canonical::{CanonicalPath, CanonicalQuery, RefusalCode};
 
@@ -16,7 +16,7 @@ fn refused(text: &str) -> RefusalCode {
 }
 
 #[test]
-fn spellings_of_one_path_become_that_path() {
+fn all_spellings_of_a_path_have_one_canonical_form() {
     assert_eq!(path("/%7Euser/%61%62c"), "/~user/abc");
     assert_eq!(path("/a%2fb"), "/a%2Fb");
     assert_eq!(path("/caf%c3%a9"), "/caf%C3%A9");
@@ -98,12 +98,12 @@ fn an_encoded_slash_needs_both_readings_to_be_allowed() {
     assert_eq!(outcome(&one, "GET https://ok.test/@scope%2fname"), "deny");
     let both = policy("[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\npath = [\"/*\", \"/*/*\"]");
     assert_eq!(outcome(&both, "GET https://ok.test/@scope%2fname"), "allow");
-    // Two rules may allow one reading each.
+    // Each reading may be allowed by another rule.
     let apart = policy(
         "[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\npath = \"/*\"\n[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\npath = \"/*/*\"",
     );
     assert_eq!(outcome(&apart, "GET https://ok.test/@scope%2fname"), "allow");
-    // A deny or an ask of one reading is enough.
+    // If a deny or an ask matches one reading, it applies.
     for restricting in ["deny", "ask"] {
         let policy = policy(&format!(
             "[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\n[[rule]]\noutcome = \"{restricting}\"\nhost = \"ok.test\"\npath = \"/secret/**\""
@@ -114,7 +114,7 @@ fn an_encoded_slash_needs_both_readings_to_be_allowed() {
 }
 
 #[test]
-fn a_deny_sees_through_what_forgiving_servers_forgive() {
+fn a_deny_matches_every_spelling_that_forgiving_servers_accept() {
     let policy = policy(
         "[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\nmethod = \"*\"\n[[rule]]\noutcome = \"deny\"\nhost = \"ok.test\"\npath = [\"/secret\", \"/admin/**\", \"/keys-*\"]",
     );
@@ -145,7 +145,7 @@ fn a_deny_sees_through_what_forgiving_servers_forgive() {
 }
 
 #[test]
-fn an_allow_matches_to_the_letter() {
+fn an_allow_matches_exactly() {
     let policy =
         policy("[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\npath = [\"/ok\", \"/data/*.json\"]");
     assert_eq!(outcome(&policy, "GET https://ok.test/ok"), "allow");
@@ -178,7 +178,7 @@ fn patterns_end_at_segments() {
 }
 
 #[test]
-fn queries_have_one_form_too() {
+fn queries_have_one_canonical_form() {
     let query = |text: &str| CanonicalQuery::parse(Some(text)).map(|query| query.to_string());
     assert_eq!(query("a=%7e&b=%c3%a9&c").unwrap(), "?a=~&b=%C3%A9&c");
     assert_eq!(query("").unwrap(), "");
@@ -189,7 +189,7 @@ fn queries_have_one_form_too() {
 }
 
 #[test]
-fn a_query_that_comes_twice_has_no_value_to_allow() {
+fn a_query_name_that_occurs_twice_has_no_value_to_allow() {
     let fetch = policy(
         "[[rule]]\noutcome = \"allow\"\nhost = \"git.test\"\npath = \"/o/r.git/info/refs\"\nquery = { service = \"git-upload-pack\" }",
     );
@@ -226,7 +226,7 @@ fn a_query_that_comes_twice_has_no_value_to_allow() {
 }
 
 #[test]
-fn what_is_decided_on_is_what_is_sent() {
+fn the_path_that_was_decided_on_is_the_path_that_is_sent() {
     let request = request("GET https://OK.test.:443/%61%2fb?x=%7e");
     assert_eq!(request.to_string(), "GET https://ok.test/a%2Fb?x=~");
     assert_eq!((request.authority(), request.target()), ("ok.test".to_owned(), "/a%2Fb?x=~".to_owned()));

@@ -1,6 +1,6 @@
-//! Presets, filled with what is found on a machine.
+//! Presets, with the destinations that are found on a machine.
 
-use bay_policy::found::{Tool, usual};
+use bay_policy::tool_settings::{Tool, default_places};
 use bay_policy::{
     CompiledPolicy, Host, Layer, Layers, Place, Places, Preset, Route, check_address, decide, lint, parse,
     route,
@@ -85,7 +85,7 @@ fn research_reads_the_public_web_and_sends_nothing() {
 }
 
 #[test]
-fn evaluation_and_closed_let_nothing_out_and_autonomous_nothing_in() {
+fn evaluation_and_closed_close_egress_and_autonomous_closes_ingress() {
     for name in [Preset::Closed, Preset::Evaluation] {
         for line in [
             "GET https://any.example.org/",
@@ -103,7 +103,7 @@ fn evaluation_and_closed_let_nothing_out_and_autonomous_nothing_in() {
 }
 
 #[test]
-fn open_is_open_to_what_is_public() {
+fn open_permits_every_public_host() {
     let policy = preset(Preset::Open);
     for line in [
         "DELETE https://any.example.org/x",
@@ -142,7 +142,7 @@ fn a_file_can_begin_with_a_preset() {
 }
 
 #[test]
-fn no_place_of_a_repository_becomes_an_allow() {
+fn no_destination_that_a_repository_names_becomes_an_allow() {
     let only_proposed = Places { proposed: places().proposed, ..Places::default() };
     let bay = Preset::Coding.load(Layer::Bay, &only_proposed).unwrap();
     assert!(!bay.rules.is_empty());
@@ -150,7 +150,7 @@ fn no_place_of_a_repository_becomes_an_allow() {
 }
 
 #[test]
-fn a_repository_is_fetched_from_where_it_came() {
+fn a_repository_may_be_fetched_from_its_origin() {
     for (location, wanted) in [
         ("https://git.example.com/team/x.git", Some("https://git.example.com/team/x.git/")),
         ("http://git.example.com:8080/x", Some("http://git.example.com:8080/x/")),
@@ -172,19 +172,19 @@ fn a_repository_is_fetched_from_where_it_came() {
 }
 
 #[test]
-fn every_tool_has_places_it_goes_to_by_itself() {
+fn every_tool_has_default_places() {
     for tool in Tool::ALL {
-        let places = usual(tool);
+        let places = default_places(tool);
         assert!(!places.is_empty(), "{}", tool.name());
         assert!(places.iter().all(|place| place.host().name().is_some()), "{places:?}");
     }
 }
 
 #[test]
-fn a_private_mirror_is_named_with_its_address_and_a_repository_can_name_none() {
+fn rules_name_the_address_of_an_operators_private_mirror_and_of_no_repositorys() {
     let place = |url: &str| Place::parse(url).unwrap();
     let address = |text: &str| text.parse().unwrap();
-    let mirror = place("https://mirror.example.com/simple").leading_to([
+    let mirror = place("https://mirror.example.com/simple").resolving_to([
         address("10.0.0.5"),
         address("192.0.2.1"),
         address("169.254.169.254"),
@@ -196,13 +196,13 @@ fn a_private_mirror_is_named_with_its_address_and_a_repository_can_name_none() {
     let places = Places {
         registries: vec![mirror.clone()],
         proposed: vec![
-            // Known already, at a special address, or of this host: nobody is asked about these.
+            // Nobody is asked about these: already known, at a special address, or on this host.
             place("https://mirror.example.com/simple"),
             place("http://169.254.169.254/latest"),
             place("http://10.0.0.1/"),
             place("http://localhost:8080/"),
             place("http://metadata.google.internal/"),
-            place("https://other.example.net/").leading_to([address("10.0.0.9")]),
+            place("https://other.example.net/").resolving_to([address("10.0.0.9")]),
         ],
         ..Places::default()
     };
@@ -214,5 +214,8 @@ fn a_private_mirror_is_named_with_its_address_and_a_repository_can_name_none() {
     assert!(check_address(&decision, &allowed, address("10.0.0.5"), &[]).is_ok());
     assert!(check_address(&decision, &allowed, address("10.0.0.6"), &[]).is_err());
     let asked = policy.rules().find(|rule| rule.id.starts_with("proposed")).unwrap();
-    assert!(asked.matcher.addresses.is_empty(), "what a repository names leads to no private address");
+    assert!(
+        asked.matcher.addresses.is_empty(),
+        "no rule names a private address for a repository's destination"
+    );
 }

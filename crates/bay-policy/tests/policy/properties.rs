@@ -1,4 +1,4 @@
-//! What holds for every request and every policy.
+//! Properties of every request and every policy.
 
 use bay_policy::canonical::{CanonicalPath, CanonicalQuery};
 use bay_policy::write::rule_to_toml;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::now;
 
-/// Paths with everything in them that has ever confused a server.
+/// Paths built of pieces that have confused servers.
 fn odd_path() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         Just("/".to_owned()),
@@ -98,7 +98,7 @@ fn compiled(host: Option<&str>, bay: &str) -> CompiledPolicy {
     })
 }
 
-/// A naive server: decodes until nothing changes, takes backslashes for slashes, resolves dots.
+/// A naive server. It decodes until nothing changes, treats backslashes as slashes, and resolves dot segments.
 fn resolved_by_a_forgiving_server(path: &str) -> Vec<String> {
     let mut text = path.to_owned();
     for _ in 0..4 {
@@ -135,7 +135,7 @@ fn resolved_by_a_forgiving_server(path: &str) -> Vec<String> {
 
 proptest! {
     #[test]
-    fn any_text_is_a_host_at_rest_or_none(text in "\\PC{0,24}") {
+    fn the_canonical_form_of_a_host_parses_to_itself(text in "\\PC{0,24}") {
         if let Ok(host) = Host::parse(&text) {
             prop_assert_eq!(Host::parse(&host.to_string()).unwrap(), host.clone());
             prop_assert!(host.to_string().is_ascii());
@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_path_at_rest_or_none(text in prop_oneof![odd_path(), "\\PC{0,24}"]) {
+    fn the_canonical_form_of_a_path_parses_to_itself(text in prop_oneof![odd_path(), "\\PC{0,24}"]) {
         if let Ok(path) = CanonicalPath::parse(&text) {
             let again = CanonicalPath::parse(path.as_str()).unwrap();
             prop_assert_eq!(&again, &path);
@@ -157,14 +157,14 @@ proptest! {
     }
 
     #[test]
-    fn a_line_is_read_back_as_the_same_request(line in lines()) {
+    fn a_request_written_as_a_line_parses_to_the_same_request(line in lines()) {
         if let Ok(request) = CanonicalRequest::from_line(&line) {
             prop_assert_eq!(CanonicalRequest::from_line(&request.to_string()).unwrap(), request);
         }
     }
 
     #[test]
-    fn no_server_leaves_an_allowed_directory(path in odd_path()) {
+    fn no_reading_of_an_allowed_path_leaves_the_directory(path in odd_path()) {
         let policy = compiled(None, "[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\npath = \"/ok/**\"");
         if let Ok(request) = CanonicalRequest::from_line(&format!("GET https://ok.test{path}"))
             && decide(&policy, &request, now()).outcome == Outcome::Allow
@@ -176,7 +176,7 @@ proptest! {
     }
 
     #[test]
-    fn no_server_reaches_a_denied_directory(path in odd_path()) {
+    fn no_reading_of_an_allowed_path_reaches_a_denied_directory(path in odd_path()) {
         let policy = compiled(None, "[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\n[[rule]]\noutcome = \"deny\"\nhost = \"ok.test\"\npath = \"/secret/**\"");
         if let Ok(request) = CanonicalRequest::from_line(&format!("GET https://ok.test{path}"))
             && decide(&policy, &request, now()).outcome == Outcome::Allow
@@ -196,7 +196,7 @@ proptest! {
     }
 
     #[test]
-    fn a_deny_more_never_allows_more(text in rules(), line in lines()) {
+    fn an_additional_deny_never_allows_more(text in rules(), line in lines()) {
         let Ok(request) = CanonicalRequest::from_line(&line) else { return Ok(()) };
         let before = decide(&compiled(None, &text), &request, now()).outcome;
         let after = format!("{text}[[rule]]\noutcome = \"deny\"\nhost = \"*.ok.test\"\npath = \"/ok/**\"\n");
@@ -213,7 +213,7 @@ proptest! {
     }
 
     #[test]
-    fn what_covers_matches_all_that_it_covers(text in rules(), line in lines()) {
+    fn a_pattern_matches_everything_that_it_covers(text in rules(), line in lines()) {
         let Ok(request) = CanonicalRequest::from_line(&line) else { return Ok(()) };
         let policy = compiled(None, &text);
         let rules: Vec<_> = policy.rules().collect();
@@ -231,7 +231,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_learned_is_allowed(lines in proptest::collection::vec(lines(), 1..20)) {
+    fn learned_rules_allow_what_they_were_learned_from(lines in proptest::collection::vec(lines(), 1..20)) {
         let requests: Vec<_> = lines.iter().filter_map(|line| CanonicalRequest::from_line(line).ok()).collect();
         let lesson = learn(&compiled(None, ""), &requests, Layer::Bay, now());
         let policy = compiled(None, &lesson.toml);
@@ -245,7 +245,7 @@ proptest! {
     }
 
     #[test]
-    fn rules_survive_being_written(text in rules()) {
+    fn any_rule_survives_writing_and_parsing(text in rules()) {
         let policy = compiled(None, &text);
         let written: String = policy.rules().map(rule_to_toml).collect();
         let again = compiled(None, &written);
@@ -255,7 +255,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_policy_or_has_problems_with_lines(text in "\\PC{0,200}") {
+    fn any_text_is_a_policy_or_has_problems_with_line_numbers(text in "\\PC{0,200}") {
         if let Err(problems) = parse(Layer::Bay, "p", &text, &Places::default()) {
             prop_assert!(problems.0.iter().all(|problem| problem.line >= 1 && problem.column >= 1));
         }

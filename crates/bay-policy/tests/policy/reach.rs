@@ -1,16 +1,16 @@
-//! Names that are looked up: every one that leads to something permitted, and not those that lead to nothing.
+//! The names that may be looked up: every name that some permitted request needs, and no others.
 
-use bay_policy::{CanonicalRequest, CompiledPolicy, Host, Layer, Layers, Outcome, could_name, decide};
+use bay_policy::{CanonicalRequest, CompiledPolicy, Host, Layer, Layers, Outcome, could_permit_host, decide};
 use proptest::prelude::*;
 
 use super::{layer, now, policy};
 
 fn could(policy: &CompiledPolicy, host: &str) -> bool {
-    could_name(policy, &Host::parse(host).unwrap(), now())
+    could_permit_host(policy, &Host::parse(host).unwrap(), now())
 }
 
 #[test]
-fn a_name_is_looked_up_where_a_rule_a_grant_or_a_question_leads_to_it() {
+fn a_name_is_looked_up_if_a_rule_a_grant_or_an_ask_permits_its_host() {
     let text = r#"
         [[rule]]
         outcome = "allow"
@@ -108,7 +108,7 @@ fn grants() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn what_is_not_denied_can_be_named(
+    fn a_host_with_a_permitted_request_can_be_looked_up(
         host in proptest::option::of(rules()),
         bay in rules(),
         grants in grants(),
@@ -117,7 +117,7 @@ proptest! {
             Just("GET https://HOST/"), Just("POST https://HOST/ok/x"), Just("tcp://HOST:5432"), Just("tls://HOST")
         ],
     ) {
-        // The first layer has nobody to inherit from.
+        // The first layer cannot inherit.
         let host = host.map(|text| text.replace("\"inherit\"", "\"deny\""));
         let bay = if host.is_none() { bay.replace("\"inherit\"", "\"deny\"") } else { bay };
         let policy = CompiledPolicy::new(Layers {
@@ -127,7 +127,7 @@ proptest! {
         });
         let Ok(request) = CanonicalRequest::from_line(&line.replace("HOST", to)) else { return Ok(()) };
         if decide(&policy, &request, now()).outcome != Outcome::Deny {
-            prop_assert!(could_name(&policy, request.host(), now()));
+            prop_assert!(could_permit_host(&policy, request.host(), now()));
         }
     }
 }

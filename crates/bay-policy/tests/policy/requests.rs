@@ -1,4 +1,5 @@
-//! Whole requests: one name per connection (NET-FRONT-SNI, NET-H2-AUTHORITY), nothing that points elsewhere.
+//! Whole requests: all names of a connection agree (NET-FRONT-SNI, NET-H2-AUTHORITY), and nothing names another
+//! request.
 
 use bay_policy::canonical::{Part, RefusalCode};
 use bay_policy::{CanonicalRequest, Connection, RawRequest, Refusal, Scheme, canonicalise};
@@ -23,7 +24,7 @@ fn refused(raw: &RawRequest<'_>) -> (Part, RefusalCode) {
 }
 
 #[test]
-fn spellings_of_one_name_are_one_name() {
+fn all_spellings_of_a_host_count_as_one_name() {
     let connection = Connection { destination: "OK.test.", port: 443, sni: Some("ok.TEST") };
     let raw = RawRequest {
         connection,
@@ -35,7 +36,7 @@ fn spellings_of_one_name_are_one_name() {
 }
 
 #[test]
-fn a_connection_has_one_name() {
+fn all_names_of_a_connection_must_be_equal() {
     let sni = |sni| RawRequest { connection: Connection { sni, ..PLAIN.connection }, ..PLAIN };
     assert_eq!(refused(&sni(Some("evil.test"))), (Part::Names, RefusalCode::NamesDiffer));
     assert_eq!(refused(&sni(None)), (Part::Names, RefusalCode::NameMissing));
@@ -74,7 +75,7 @@ fn a_connection_has_one_name() {
 }
 
 #[test]
-fn a_whole_url_as_target_must_be_of_the_connection() {
+fn a_whole_url_as_target_must_name_the_host_of_the_connection() {
     for target in [
         "https://evil.test/path",
         "http://ok.test/path",
@@ -93,7 +94,7 @@ fn a_whole_url_as_target_must_be_of_the_connection() {
 }
 
 #[test]
-fn addresses_carry_no_sni_and_still_have_to_agree() {
+fn addresses_need_no_sni_and_must_still_agree() {
     let connection = Connection { destination: "192.0.2.1", port: 443, sni: None };
     let raw = RawRequest { connection, authorities: &["192.0.2.1"], ..PLAIN };
     assert!(canonicalise(&raw).is_ok());
@@ -103,7 +104,7 @@ fn addresses_carry_no_sni_and_still_have_to_agree() {
 }
 
 #[test]
-fn methods_are_capitals_and_none_that_echoes_or_tunnels() {
+fn methods_are_in_capitals_and_neither_trace_nor_connect() {
     for method in [
         "get",
         "Get",
@@ -126,7 +127,7 @@ fn methods_are_capitals_and_none_that_echoes_or_tunnels() {
 }
 
 #[test]
-fn nothing_may_ask_the_server_for_another_request() {
+fn headers_and_fields_that_name_another_request_are_refused() {
     for header in [
         "X-HTTP-Method-Override",
         "x-http-method",
@@ -176,7 +177,7 @@ fn nothing_may_ask_the_server_for_another_request() {
 }
 
 #[test]
-fn passed_through_tls_needs_its_name() {
+fn passed_through_tls_needs_an_sni_that_is_the_looked_up_name() {
     let connection = PLAIN.connection;
     assert!(CanonicalRequest::passthrough(&connection).is_ok());
     for wrong in [
@@ -191,7 +192,7 @@ fn passed_through_tls_needs_its_name() {
 }
 
 #[test]
-fn ports_have_to_be_named() {
+fn a_rule_without_ports_matches_the_default_port_only() {
     let policy = policy("[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"");
     assert_eq!(outcome(&policy, "GET https://ok.test/"), "allow");
     assert_eq!(outcome(&policy, "GET https://ok.test:443/"), "allow");
@@ -213,7 +214,7 @@ fn ports_have_to_be_named() {
 }
 
 #[test]
-fn reasons_repeat_neither_credentials_nor_escapes() {
+fn refusals_repeat_neither_credentials_nor_escape_sequences() {
     let refusal = canonicalise(&RawRequest { authorities: &["user:hunter2@ok.test"], ..PLAIN }).unwrap_err();
     assert!(!refusal.to_string().contains("hunter2"), "{refusal}");
     let refusal = canonicalise(&RawRequest { target: "/\x1b[31m\u{202e}x\\", ..PLAIN }).unwrap_err();
@@ -223,7 +224,7 @@ fn reasons_repeat_neither_credentials_nor_escapes() {
 }
 
 #[test]
-fn a_handshake_of_a_websocket_has_a_name_of_its_own_and_no_request_can_take_it() {
+fn a_websocket_handshake_has_its_own_method_that_no_request_can_send() {
     let handshake = RawRequest { websocket: true, ..PLAIN };
     let request = canonicalise(&handshake).unwrap();
     assert_eq!(request.to_string(), "WEBSOCKET https://ok.test/path");

@@ -1,6 +1,6 @@
-//! Settings of tools: what they name is found, and no credential comes out.
+//! Settings of tools: their destinations are found, and no credential is returned.
 
-use bay_policy::found::{Found, apt_list, apt_sources, cargo_config, git_config, npmrc, pip_conf};
+use bay_policy::tool_settings::{Found, apt_list, apt_sources, cargo_config, git_config, npmrc, pip_conf};
 
 fn places(found: &[Found]) -> Vec<String> {
     found.iter().map(|found| found.place.to_string()).collect()
@@ -62,7 +62,7 @@ fn git() {
 }
 
 #[test]
-fn foreign_files_of_any_content_are_passed_over() {
+fn files_that_do_not_parse_are_skipped() {
     for text in [
         "",
         "\0\0",
@@ -79,5 +79,5 @@ fn foreign_files_of_any_content_are_passed_over() {
         }
     }
     let many: String = (0..1000).map(|at| format!("@s{at}:registry=https://h{at}.example.com/\n")).collect();
-    assert_eq!(npmrc(&many).len(), bay_policy::found::MAX_FOUND);
+    assert_eq!(npmrc(&many).len(), bay_policy::tool_settings::MAX_FOUND);
 }

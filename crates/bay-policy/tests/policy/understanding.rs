@@ -1,4 +1,4 @@
-//! Explain, lint, diff, learn, show: policies that can be understood.
+//! Explain, lint, diff, learn and show: what makes a policy understandable.
 
 use bay_policy::explain::Remedy;
 use bay_policy::lint::FindingCode;
@@ -16,7 +16,7 @@ fn codes(policy: &CompiledPolicy) -> Vec<(FindingCode, Option<String>)> {
 }
 
 #[test]
-fn a_refusal_says_what_would_allow_it_and_that_does() {
+fn the_rule_that_a_refusal_proposes_allows_the_request() {
     let before =
         policy("[[rule]]\nid = \"docs\"\noutcome = \"allow\"\nhost = \"ok.test\"\npath = \"/docs/**\"");
     for line in [
@@ -39,7 +39,7 @@ fn a_refusal_says_what_would_allow_it_and_that_does() {
 }
 
 #[test]
-fn near_misses_say_what_differs() {
+fn near_misses_name_the_part_that_differs() {
     let policy = policy(
         "[[rule]]\nid = \"docs\"\noutcome = \"allow\"\nhost = \"ok.test\"\npath = \"/docs/**\"\n[[rule]]\nid = \"old\"\noutcome = \"allow\"\nhost = \"ok.test\"\nmethod = \"POST\"\nexpires = 2020-01-01T00:00:00Z",
     );
@@ -58,7 +58,7 @@ fn near_misses_say_what_differs() {
 }
 
 #[test]
-fn explanations_name_the_rule_the_reason_and_the_odd() {
+fn explanations_name_the_rule_the_reason_and_warnings() {
     let policy = policy(
         "[[rule]]\nid = \"no\"\noutcome = \"deny\"\nhost = \"bad.test\"\nreason = \"it leaked\"\n[[rule]]\noutcome = \"ask\"\nhost = \"ask.test\"\n[[rule]]\noutcome = \"allow\"\nhost = \"example.com\"",
     );
@@ -79,7 +79,7 @@ fn explanations_name_the_rule_the_reason_and_the_odd() {
 }
 
 #[test]
-fn json_of_a_decision_is_stable() {
+fn the_json_of_a_decision_is_stable() {
     let policy = policy("[[rule]]\nid = \"no\"\noutcome = \"deny\"\nhost = \"bad.test\"");
     let json = serde_json::to_string(&decided(&policy, "GET https://bad.test/")).unwrap();
     let rule =
@@ -152,7 +152,7 @@ port = "*"
 }
 
 #[test]
-fn lint_flags_what_is_not_read_and_what_is_not_what_it_seems() {
+fn lint_flags_traffic_that_is_not_inspected_and_confusable_names() {
     let policy = policy(
         "[[rule]]\nid = \"pinned\"\noutcome = \"allow\"\nkind = \"passthrough\"\nhost = \"pinned.test\"\n[[rule]]\nid = \"hides\"\noutcome = \"allow\"\nkind = \"passthrough\"\nhost = \"*.ok.test\"\n[[rule]]\nid = \"path\"\noutcome = \"deny\"\nhost = \"www.ok.test\"\npath = \"/secret\"\n[[rule]]\nid = \"clear\"\noutcome = \"allow\"\nhost = \"plain.test\"\nscheme = \"http\"\n[[rule]]\nid = \"twin\"\noutcome = \"allow\"\nhost = \"\u{440}ython.test\"\n[[rule]]\nid = \"metadata\"\noutcome = \"allow\"\nhost = \"metadata.google.internal\"\n",
     );
@@ -166,7 +166,7 @@ fn lint_flags_what_is_not_read_and_what_is_not_what_it_seems() {
 }
 
 #[test]
-fn lint_and_show_know_what_another_layer_caps() {
+fn lint_and_show_report_rules_that_another_layer_caps() {
     let policy = CompiledPolicy::new(Layers {
         host: Some(layer(Layer::Host, "[[rule]]\nid = \"cap\"\noutcome = \"allow\"\nhost = \"*.ok.test\"")),
         project: Some(layer(
@@ -198,7 +198,7 @@ fn lint_and_show_know_what_another_layer_caps() {
 }
 
 #[test]
-fn diff_tells_rules_layers_and_decisions() {
+fn diff_reports_changed_rules_layers_and_decisions() {
     let before = policy(
         "[[rule]]\nid = \"a\"\noutcome = \"allow\"\nhost = \"a.test\"\nmatch = \"GET https://a.test/\"\n[[rule]]\nid = \"b\"\noutcome = \"allow\"\nhost = \"b.test\"\n[[rule]]\nid = \"same\"\noutcome = \"ask\"\nhost = \"c.test\"",
     );
@@ -216,7 +216,7 @@ fn diff_tells_rules_layers_and_decisions() {
 }
 
 #[test]
-fn learned_rules_allow_what_was_refused_and_little_else() {
+fn learned_rules_allow_the_refused_requests_and_little_else() {
     let before = policy(
         "[[rule]]\nid = \"no\"\noutcome = \"deny\"\nhost = \"bad.test\"\n[[rule]]\noutcome = \"allow\"\nhost = \"fine.test\"",
     );
@@ -264,7 +264,7 @@ fn learned_rules_allow_what_was_refused_and_little_else() {
     assert!(not.rules.is_empty());
     assert!(not.not_learned[0].why.contains("no denies it"), "{not:?}");
     assert!(not.not_learned[1].why.contains("allowed by now"), "{not:?}");
-    // A rule for what hands out the machine's credentials is not proposed by a program.
+    // No rule is proposed for a service that gives out the machine's credentials.
     for line in ["GET http://169.254.169.254/", "GET http://metadata.google.internal/", "tcp://10.0.0.1:22"] {
         let lesson = learn(&before, &[request(line)], Layer::Bay, now());
         assert!(
@@ -275,7 +275,7 @@ fn learned_rules_allow_what_was_refused_and_little_else() {
 }
 
 #[test]
-fn one_request_is_learned_as_itself_whatever_is_in_its_path() {
+fn a_rule_learned_from_one_request_allows_only_that_path() {
     let before = policy("");
     for (line, path, others) in [
         ("GET https://ok.test/a/b*", "/a/b%2A", ["/a/bc", "/a/b", "/a/b/c"]),
@@ -297,7 +297,7 @@ fn one_request_is_learned_as_itself_whatever_is_in_its_path() {
             );
         }
     }
-    // A path that no pattern can name is not learned: a rule without a path would be one for all of them.
+    // If no pattern can match exactly the path, nothing is learned: a rule without a path would match all paths.
     let long = format!("GET https://ok.test/{}", "%25".repeat(2700));
     for line in ["GET https://ok.test/a/%EF%A3%BF", "GET https://ok.test/%EF%A3%BF/b", long.as_str()] {
         let odd = request(line);
@@ -310,7 +310,7 @@ fn one_request_is_learned_as_itself_whatever_is_in_its_path() {
 }
 
 #[test]
-fn what_a_layer_above_does_not_allow_is_not_learned_below() {
+fn no_rule_is_learned_that_an_earlier_layer_denies() {
     let policy = CompiledPolicy::new(Layers {
         host: Some(layer(Layer::Host, "")),
         project: None,
@@ -344,7 +344,7 @@ fn an_approval_becomes_a_grant_for_that_request_alone() {
         assert_eq!(outcome(&policy, other), "ask", "{other}");
     }
     assert_eq!(decide(&policy, &request(line), expires).outcome.to_string(), "ask");
-    // A bay that puts into its request what patterns are made of does not get more by it.
+    // A bay that puts wildcards into its request gets no wider permission.
     let origin = || Origin { layer: Layer::Bay, file: "approval".to_owned(), line: 0 };
     for wide in ["POST https://ok.test/pay?a=1&a=1", "POST https://ok.test/pay?a=*"] {
         assert!(learn::grant_for(&request(wide), "a1", origin(), expires).is_none(), "{wide}");

@@ -1,4 +1,5 @@
-//! Where names of the operator's own places lead: a mirror inside has a private address, which a policy has to name.
+//! Resolves the hosts of the operator's own registries. An internal mirror has a private address, which a policy must
+//! name.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,10 +8,10 @@ use std::time::Duration;
 use bay_policy::{AddressClass, Place, classify};
 use bay_types::policy::FoundPlace;
 
-/// How long all look-ups together may take. A name that takes longer is one whose addresses are not known.
+/// Time limit of all lookups together. The addresses of a slower name stay unknown.
 const WITHIN: Duration = Duration::from_secs(3);
 
-/// Adds the private addresses that names lead to, and says so; other special addresses are only spoken of.
+/// Adds the private addresses that names resolve to, and returns notes. Other special addresses only get a note.
 pub(super) async fn private_addresses(places: Vec<&mut FoundPlace>) -> Vec<String> {
     let mut names: BTreeMap<String, u16> = BTreeMap::new();
     for found in &places {
@@ -46,7 +47,7 @@ pub(super) async fn private_addresses(places: Vec<&mut FoundPlace>) -> Vec<Strin
         let named = of(|class| matches!(class, AddressClass::Private | AddressClass::Shared));
         if !named.is_empty() {
             notes.push(format!(
-                "{name} leads to {}, which is private: the policy names it, so that it can be reached",
+                "{name} resolves to {}, which is private: the policy names it, so that it can be reached",
                 named.join(", ")
             ));
         }
@@ -54,7 +55,7 @@ pub(super) async fn private_addresses(places: Vec<&mut FoundPlace>) -> Vec<Strin
             of(|class| !matches!(class, AddressClass::Public | AddressClass::Private | AddressClass::Shared));
         if !other.is_empty() {
             notes.push(format!(
-                "{name} leads to {}, which stays refused: a rule of yours has to name it with `address`",
+                "{name} resolves to {}, which stays refused: a rule of yours has to name it with `address`",
                 other.join(", ")
             ));
         }
@@ -62,7 +63,7 @@ pub(super) async fn private_addresses(places: Vec<&mut FoundPlace>) -> Vec<Strin
     for found in places {
         let Ok(place) = Place::parse(&found.url) else { continue };
         let Some(addresses) = place.host().name().and_then(|name| known.get(name)) else { continue };
-        found.addresses = place.leading_to(addresses.iter().copied()).addresses().to_vec();
+        found.addresses = place.resolving_to(addresses.iter().copied()).addresses().to_vec();
     }
     notes
 }

@@ -1,8 +1,8 @@
-//! What the operator's own tools are set to: where they get packages from, which is what a bay may read from too.
+//! The settings of the operator's own tools: the registries that they use, which a bay may then read too.
 //!
-//! The caller's files and environment are read, nobody else's. They belong to other programs and may hold anything, so
-//! they are bounded and what is not understood is passed over; credentials never leave the parsers. A tool that is set to
-//! nothing goes where it goes by itself.
+//! Only the caller's files and environment are read. They belong to other programs and may contain anything, so their
+//! size is bounded and text that does not parse is skipped. Credentials never leave the parsers. A tool without
+//! settings has its default registries.
 
 mod lookup;
 mod repository;
@@ -12,9 +12,9 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use bay_policy::found::{
-    Found, MAX_SETTINGS_BYTES, Tool, apt_list, apt_sources, cargo_config, git_config, npmrc, pip_conf, usual,
-    variable,
+use bay_policy::tool_settings::{
+    Found, MAX_SETTINGS_BYTES, Tool, apt_list, apt_sources, cargo_config, default_places, git_config, npmrc,
+    pip_conf, variable,
 };
 use bay_policy::{Place, Preset};
 use bay_types::policy::{FoundPlace, FoundPlaces};
@@ -26,24 +26,24 @@ pub(crate) use repository::proposals;
 /// Most files of one directory of settings.
 const MAX_FILES: usize = 256;
 
-/// Whether a policy refers to places that are found on the operator's machine.
+/// Whether a policy refers to destinations that are found on the operator's machine.
 pub(crate) fn wants(text: &str, places: &str) -> bool {
     let extended =
         |preset: &Preset| preset.text().contains(places) && text.contains(&format!("\"{}\"", preset.name()));
     text.contains(places) || Preset::ALL.iter().any(extended)
 }
 
-/// Where settings are read from.
+/// The sources of settings.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// What `/` is; another place in tests.
+    /// The root directory; a temporary directory in tests.
     root: PathBuf,
     home: Option<PathBuf>,
     environment: BTreeMap<String, String>,
 }
 
 impl Settings {
-    /// Those of whoever calls.
+    /// The settings of the caller.
     pub(crate) fn of_caller() -> Self {
         let environment: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -52,7 +52,7 @@ impl Settings {
         Self { root: PathBuf::from("/"), home, environment }
     }
 
-    /// All registries, each once, with the setting that names it.
+    /// All registries without duplicates, each with the setting that names it.
     pub(crate) fn registries(&self) -> Vec<FoundPlace> {
         let mut all: Vec<FoundPlace> = Vec::new();
         let mut add = |place: &Place, from: String| {
@@ -73,7 +73,7 @@ impl Settings {
                 add(&found.place, format!("{}: {from}", tool.name()));
             }
             if !replaced {
-                for place in usual(tool) {
+                for place in default_places(tool) {
                     add(&place, format!("{}: its own default", tool.name()));
                 }
             }
@@ -84,7 +84,7 @@ impl Settings {
         all
     }
 
-    /// `~/…` without a home is nowhere.
+    /// `None` for `~/…` if there is no home directory.
     fn path(&self, path: &str) -> Option<PathBuf> {
         match path.strip_prefix("~/") {
             Some(below) => Some(self.home.as_ref()?.join(below)),
@@ -104,7 +104,7 @@ impl Settings {
         paths.iter().filter_map(|path| self.path(path)).flat_map(|path| self.file(&path, parser)).collect()
     }
 
-    /// Places that a variable names, one after another.
+    /// Destinations that a variable lists.
     fn variable(&self, name: &str, setting: &str) -> Vec<(String, Found)> {
         let Some(value) = self.environment.get(name) else { return Vec::new() };
         let found = |word: &str| {
@@ -114,7 +114,7 @@ impl Settings {
         value.split_whitespace().filter_map(found).collect()
     }
 
-    /// A file that a variable names.
+    /// Destinations from a file that a variable names.
     fn file_of(&self, name: &str, parser: fn(&str) -> Vec<Found>) -> Vec<(String, Found)> {
         match self.environment.get(name).filter(|path| path.starts_with('/')) {
             Some(path) => self.files(&[path], parser),
@@ -138,7 +138,7 @@ impl Settings {
         ] {
             found.extend(self.variable(name, setting));
         }
-        // An index names files that stand beside it.
+        // An index lists files that lie beside it.
         for (_, found) in &mut found {
             let beside = found.place.above("simple").or_else(|| found.place.above("+simple"));
             if let Some(beside) = beside {
@@ -194,7 +194,7 @@ impl Settings {
         found
     }
 
-    /// What git goes to instead of other places. Remotes are of repositories, which have a policy of their own.
+    /// URLs that git substitutes for others. Remotes belong to repositories, which have a policy of their own.
     fn git(&self) -> Vec<(String, Found)> {
         let mut found = self.files(&["/etc/gitconfig", "~/.config/git/config", "~/.gitconfig"], git_config);
         found.retain(|(_, found)| found.setting == "url.insteadOf");
@@ -202,7 +202,7 @@ impl Settings {
     }
 }
 
-/// Whether a tool with this setting does not go where it goes by itself.
+/// Whether this setting replaces the tool's default registry.
 fn replaces(tool: Tool, setting: &str) -> bool {
     match tool {
         Tool::Pip => matches!(setting, "index-url" | "index"),
@@ -214,7 +214,7 @@ fn replaces(tool: Tool, setting: &str) -> bool {
 
 /// The text of a regular file that is not too long.
 fn bounded(path: &Path) -> Option<String> {
-    // A pipe under that name has nobody who writes, and is not waited for.
+    // A pipe of that name must not block.
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     let file = std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(path).ok()?;
     if !file.metadata().ok()?.is_file() {
@@ -228,7 +228,7 @@ fn bounded(path: &Path) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Where a repository that was cloned to this machine came from, as far as it can be fetched there.
+/// The origin of a repository that was cloned to this machine, if it can be fetched over HTTPS.
 pub(crate) fn forge(location: &str, from: &str) -> Vec<FoundPlace> {
     let place = Place::of_repository(location);
     let found =
@@ -236,7 +236,7 @@ pub(crate) fn forge(location: &str, from: &str) -> Vec<FoundPlace> {
     place.map(found).into_iter().collect()
 }
 
-/// Everything that the policy refers to, with the private addresses it leads to, and what the operator should know of it.
+/// All destinations that the policy refers to, with their private addresses, and notes for the operator.
 pub(crate) async fn places(
     text: &str,
     forge: Vec<FoundPlace>,

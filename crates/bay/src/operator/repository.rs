@@ -1,7 +1,8 @@
-//! What only files of a repository name. Whoever wrote them is not the operator, so it is asked about.
+//! Destinations that only files of a repository name. Their author is not the operator, so a person is asked about
+//! them.
 
 use bay_client::{Client, bay_path};
-use bay_policy::found::{Found, MAX_FOUND, MAX_SETTINGS_BYTES, cargo_config, npmrc, pip_conf};
+use bay_policy::tool_settings::{Found, MAX_FOUND, MAX_SETTINGS_BYTES, cargo_config, npmrc, pip_conf};
 use bay_text::percent::path_value;
 use bay_types::guest::WORKSPACE;
 use bay_types::policy::FoundPlace;
@@ -9,7 +10,7 @@ use http_body_util::{BodyExt, Limited};
 
 type Parser = fn(&str) -> Vec<Found>;
 
-/// Files at the top of a workspace that tools take settings from.
+/// Files at the top of a workspace from which tools read settings.
 const FILES: [(&str, Parser); 5] = [
     (".npmrc", npmrc),
     ("pip.conf", pip_conf),
@@ -18,7 +19,7 @@ const FILES: [(&str, Parser); 5] = [
     (".cargo/config", cargo_config),
 ];
 
-/// The places that files in the workspace of a running bay name. What cannot be read names none.
+/// The destinations that files in the workspace of a running bay name. A file that cannot be read names none.
 pub(crate) async fn proposals(client: &mut Client, bay: &str) -> Vec<FoundPlace> {
     let mut all: Vec<FoundPlace> = Vec::new();
     for (name, parser) in FILES {

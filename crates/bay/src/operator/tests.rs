@@ -23,18 +23,18 @@ fn urls(settings: &Settings) -> Vec<String> {
 }
 
 fn usual_of(tool: Tool) -> Vec<String> {
-    usual(tool).iter().map(ToString::to_string).collect()
+    default_places(tool).iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn a_machine_that_is_set_to_nothing_has_what_tools_go_to_by_themselves() {
+fn a_machine_without_settings_has_the_default_registries() {
     let (_dir, settings) = settings(&[], &[]);
     let all: Vec<String> = Tool::ALL.into_iter().flat_map(usual_of).collect();
     assert_eq!(urls(&settings), all);
 }
 
 #[test]
-fn what_the_operator_set_goes_before_the_default_and_credentials_stay_behind() {
+fn settings_replace_the_defaults_and_contain_no_credentials() {
     let (_dir, settings) = settings(
         &[
             ("/etc/pip.conf", "[global]\nindex-url = https://me:hunter2@mirror.example.com/pypi/simple\n"),
@@ -75,7 +75,7 @@ fn what_the_operator_set_goes_before_the_default_and_credentials_stay_behind() {
 }
 
 #[test]
-fn what_only_adds_leaves_the_default_and_variables_are_read_too() {
+fn additional_registries_keep_the_default_and_variables_are_read_too() {
     let (_dir, settings) = settings(
         &[("~/.npmrc", "@team:registry=https://team.example.com/npm/\n")],
         &[
@@ -100,7 +100,7 @@ fn what_only_adds_leaves_the_default_and_variables_are_read_too() {
 }
 
 #[test]
-fn files_that_are_none_or_too_long_are_passed_over() {
+fn files_that_are_not_regular_or_too_long_are_skipped() {
     let long = format!("registry=https://long.example.com/\n{}", "#".repeat(MAX_SETTINGS_BYTES));
     let (dir, settings) = settings(&[("~/.npmrc", &long)], &[]);
     std::fs::create_dir_all(dir.path().join("etc/pip.conf")).unwrap();
@@ -112,19 +112,19 @@ fn files_that_are_none_or_too_long_are_passed_over() {
 }
 
 #[tokio::test]
-async fn a_name_of_this_host_is_spoken_of_and_not_named() {
+async fn a_name_of_this_host_gets_a_note_and_no_permission() {
     let place = |url: &str| FoundPlace { url: url.to_owned(), from: String::new(), addresses: vec![] };
     let mut places = [place("http://localhost:8080/simple/"), place("http://10.0.0.1/"), place("nonsense")];
     let notes = private_addresses(places.iter_mut().collect()).await;
     assert!(
-        notes.len() == 1 && notes[0].contains("localhost leads to") && notes[0].contains("stays refused"),
+        notes.len() == 1 && notes[0].contains("localhost resolves to") && notes[0].contains("stays refused"),
         "{notes:?}"
     );
     assert!(places.iter().all(|place| place.addresses.is_empty()));
 }
 
 #[test]
-fn only_policies_that_refer_to_places_have_them_looked_for() {
+fn destinations_are_searched_only_for_policies_that_refer_to_them() {
     for preset in Preset::ALL {
         assert_eq!(wants(preset.text(), "@registries"), preset == Preset::Coding, "{}", preset.name());
         assert_eq!(wants(preset.text(), "@listed"), preset == Preset::Autonomous, "{}", preset.name());

@@ -7,7 +7,7 @@ use crate::pattern::{Methods, PathPattern, Ports, QueryPattern};
 use crate::rule::{Kind, Matcher, Outcome};
 
 impl Fields {
-    /// Git over SSH: repositories of a host, fetched from unless it says more.
+    /// Git over SSH: repositories of a host. The default is to allow fetching only.
     pub(super) fn git_ssh(
         self,
         reader: &mut Reader<'_>,
@@ -74,7 +74,7 @@ impl Fields {
     }
 }
 
-/// The two there are.
+/// Checks that every method is `FETCH` or `PUSH`.
 fn git_methods(reader: &mut Reader<'_>, methods: Methods, at: usize) -> Option<Methods> {
     let known = |method: &String| GitService::from_method(method).is_some();
     match &methods {

@@ -1,4 +1,4 @@
-//! Where tools get packages from while nobody has set them to anything else: `presets/registries.toml`.
+//! The default sources of tools, which apply if nobody configured others: `presets/registries.toml`.
 
 use toml::de::DeTable;
 
@@ -6,7 +6,7 @@ use crate::place::Place;
 
 const REGISTRIES: &str = include_str!("../../../../presets/registries.toml");
 
-/// A tool that gets packages from somewhere.
+/// A tool that downloads packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tool {
     Pip,
@@ -29,9 +29,9 @@ impl Tool {
     }
 }
 
-/// The places that a tool goes to by itself.
+/// The destinations that a tool uses by default.
 #[must_use]
-pub fn usual(tool: Tool) -> Vec<Place> {
+pub fn default_places(tool: Tool) -> Vec<Place> {
     let (table, _) = DeTable::parse_recoverable(REGISTRIES);
     let listed = table.get_ref().get(tool.name()).and_then(|value| value.get_ref().as_array());
     let url = |value: &toml::Spanned<toml::de::DeValue<'_>>| Place::parse(value.get_ref().as_str()?).ok();

@@ -1,4 +1,4 @@
-//! `.npmrc`: `registry` and `@scope:registry`. Lines of credentials (`//host/:_authToken`) name no registry.
+//! `.npmrc`: `registry` and `@scope:registry`. Lines with credentials (`//host/:_authToken`) name no registry.
 
 use super::{Finds, Found, lines};
 

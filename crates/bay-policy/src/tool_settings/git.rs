@@ -1,4 +1,4 @@
-//! Git's settings: URLs of remotes, and what `insteadOf` replaces others by.
+//! Git's settings: URLs of remotes, and URLs that `insteadOf` substitutes for others.
 
 use super::{Finds, Found, lines};
 

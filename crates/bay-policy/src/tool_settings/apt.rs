@@ -24,7 +24,7 @@ pub fn apt_list(text: &str) -> Vec<Found> {
     finds.0
 }
 
-/// `sources.list.d/*.sources` (deb822): the field `URIs`, which may go on over lines, in stanzas that are not disabled.
+/// `sources.list.d/*.sources` (deb822): the field `URIs`, which may continue over several lines, in enabled stanzas.
 #[must_use]
 pub fn apt_sources(text: &str) -> Vec<Found> {
     let mut finds = Finds::default();

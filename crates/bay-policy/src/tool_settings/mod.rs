@@ -1,49 +1,49 @@
 //! Settings of tools on the operator's machine: which registries and mirrors they use.
 //!
-//! Each function takes the text of a file and gives places; reading files is the caller's. Text that is not understood is
-//! passed over: these files belong to other programs and may hold anything. Credentials in URLs are dropped here and
-//! never come out.
+//! Each function parses the text of a file and returns destinations; the caller reads the files. Text that does not
+//! parse is skipped, because these files belong to other programs and may contain anything. Credentials in URLs are
+//! dropped here and never returned.
 
 mod apt;
 mod cargo;
+mod defaults;
 mod git;
 mod npm;
 mod pip;
-mod usual;
 
 pub use apt::{apt_list, apt_sources};
 pub use cargo::cargo_config;
+pub use defaults::{Tool, default_places};
 pub use git::git_config;
 pub use npm::npmrc;
 pub use pip::pip_conf;
-pub use usual::{Tool, usual};
 
 use serde::Serialize;
 
 use crate::place::Place;
 
-/// Longest settings file that is looked at.
+/// Longest settings file that is parsed.
 pub const MAX_SETTINGS_BYTES: usize = 1 << 20;
-/// Most places that one file gives.
+/// Most destinations that one file gives.
 pub const MAX_FOUND: usize = 256;
 
-/// A place and the setting that names it.
+/// A destination and the setting that names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Found {
     pub place: Place,
-    /// From 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// The name of the setting, for telling a person where it comes from.
+    /// The name of the setting, to show where the destination comes from.
     pub setting: String,
 }
 
-/// The place of a URL that a variable of the environment names, with the same care.
+/// The destination of a URL in an environment variable, under the same limits as a file.
 #[must_use]
 pub fn variable(value: &str) -> Option<Place> {
     if value.len() > MAX_SETTINGS_BYTES { None } else { place(value.trim_start_matches("sparse+")) }
 }
 
-/// Collects places, each once.
+/// Collects destinations without duplicates.
 #[derive(Debug, Default)]
 struct Finds(Vec<Found>);
 
@@ -56,10 +56,10 @@ impl Finds {
     }
 }
 
-/// The place of a URL without its credentials, query and fragment.
+/// The destination of a URL without its credentials, query and fragment.
 fn place(url: &str) -> Option<Place> {
     let url = url.trim().trim_matches(['"', '\'']);
-    // Not known here: variables of an environment that is not ours.
+    // The values of these variables are unknown here: they belong to another environment.
     if url.contains('$') {
         return None;
     }
@@ -70,7 +70,7 @@ fn place(url: &str) -> Option<Place> {
     Place::parse(&format!("{scheme}://{authority}{path}")).ok()
 }
 
-/// Lines with their numbers, of a file that is not too long.
+/// The lines of a file with their numbers. A file that is too long has none.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let text = if text.len() > MAX_SETTINGS_BYTES { "" } else { text };
     text.lines().enumerate().map(|(at, line)| (at + 1, line))
