@@ -1,4 +1,4 @@
-//! `bay-ctl`: what a process in a bay can ask that bay, over a socket that leads to its own guest and nowhere else.
+//! `bay-ctl`: what a process in a bay can ask its bay, over a socket that leads to its own guest and nowhere else.
 
 use std::process::ExitCode;
 
@@ -21,14 +21,14 @@ mod services;
 /// The name by which this executable is `bay-ctl`.
 pub(crate) const NAME: &str = "bay-ctl";
 
-/// Ask the bay you are in: who am I, what may I do, what listens, what is kept running, stay awake.
+/// Ask the bay you are in: identity, permissions, listening ports, services, staying awake.
 #[derive(Debug, Parser)]
 #[command(
     name = NAME,
     version,
     subcommand_required = true,
     arg_required_else_help = true,
-    after_help = "Examples:\n  bay-ctl whoami\n  bay-ctl ports --json\n  bay-ctl services ls\n  bay-ctl checkpoint -m 'before the migration'\n  bay-ctl hold 30m\n\n/.bay/README.md tells more about this machine."
+    after_help = "Examples:\n  bay-ctl whoami\n  bay-ctl ports --json\n  bay-ctl services ls\n  bay-ctl checkpoint -m 'before the migration'\n  bay-ctl hold 30m\n\n/.bay/README.md describes this machine."
 )]
 struct Ctl {
     /// Print JSON: results on standard output, errors on standard error.
@@ -40,13 +40,13 @@ struct Ctl {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Tell the bay, the exec this process belongs to, the limits and the isolation.
+    /// Show the bay, the exec of this process, the limits and the isolation.
     Whoami,
-    /// Tell what is allowed: network, mounts, limits.
+    /// Show what is allowed: network, mounts, limits.
     Can,
-    /// Tell what may leave the bay: the policy that holds, rule by rule.
+    /// Show what may leave the bay: the effective policy, rule by rule.
     Egress,
-    /// List what listens in the bay.
+    /// List the ports that processes in the bay listen on.
     Ports,
     /// Keep the bay awake for a while, even when it looks idle.
     Hold {
@@ -54,9 +54,9 @@ enum Verb {
         #[arg(value_parser = seconds)]
         time: u64,
     },
-    /// Take the last hold back.
+    /// Release the last hold.
     Release,
-    /// Capture the files of the bay as they are now, to go back to (root only). They are at /.bay/checkpoints/vN then.
+    /// Capture the files of the bay as a checkpoint (root only). They appear at /.bay/checkpoints/vN.
     Checkpoint {
         /// A description.
         #[arg(short, long, value_name = "TEXT")]
@@ -64,14 +64,14 @@ enum Verb {
     },
     /// List the checkpoints of the bay.
     Checkpoints,
-    /// Make the bay what it was at a checkpoint (root only). Everything that runs ends, also this; what the bay is now
-    /// becomes a checkpoint first.
+    /// Restore the bay to a checkpoint (root only). All processes end, this one included. The present state becomes a
+    /// checkpoint first.
     Restore {
         /// The checkpoint to restore: v1, v2, …
         checkpoint: CheckpointName,
     },
-    /// Show what changed in the bay (root only), as `bay diff` does for whoever runs it: since the last checkpoint, or from and
-    /// to any other.
+    /// Show what changed in the bay (root only), as `bay diff` does on the host: since the last checkpoint, or between
+    /// any two.
     Diff(diff::What),
     Services(services::Services),
 }
@@ -176,10 +176,11 @@ impl Ctl {
     }
 }
 
-/// Who asks a bay knows of no daemon, and not what the bay is called out there.
+/// Adapts an error to a process in a bay, which knows neither the daemon nor the bay's name outside.
 fn explain(error: ApiError, connected: bool) -> ApiError {
     match error.code {
-        // Before there was a connection: the socket could not be opened. Afterwards it is the bay's own word.
+        // If there was no connection, the socket could not be opened. If there was one, the bay itself reports this
+        // error.
         ErrorCode::NotRoot if connected => error,
         ErrorCode::DaemonUnreachable | ErrorCode::NotRoot => ApiError::new(
             ErrorCode::GuestUnreachable,
@@ -226,7 +227,7 @@ fn allowed(can: &Can) -> String {
 fn egress(told: &InsideEgress) -> String {
     let policies: Vec<String> = told.policies.iter().map(|name| visible(name)).collect();
     let mut lines = vec![
-        format!("way out    {}", if told.open { "open" } else { "closed: nothing leaves at this moment" }),
+        format!("egress     {}", if told.open { "open" } else { "closed: nothing can leave now" }),
         format!("policy     {}", policies.join(", then ")),
         format!("proxy      {}", visible(&told.proxy)),
         format!("resolver   {}", visible(&told.resolver)),

@@ -1,4 +1,4 @@
-//! The grammar of the command line, and the way from it to a verb.
+//! The grammar of the command line, and the dispatch to verbs.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ use crate::{one_thread, output};
     propagate_version = true,
     subcommand_required = true,
     arg_required_else_help = true,
-    after_help = "Examples:\n  bay up .                     a bay for this repository\n  bay exec NAME -- make test   run a command in it\n  bay shell NAME               look around\n  bay ls                       what there is, and how it is\n\nErrors have stable codes and exit statuses, listed in docs/errors.md."
+    after_help = "Examples:\n  bay up .                     a bay for this repository\n  bay exec NAME -- make test   run a command in it\n  bay shell NAME               look around\n  bay ls                       list the bays with their states\n\nErrors have stable codes and exit statuses, listed in docs/errors.md."
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -94,7 +94,7 @@ pub(crate) fn run() -> ExitCode {
     };
     let json = cli.global.json;
     let outcome = match cli.verb {
-        // These bring their own runtime, or need none.
+        // These verbs start their own async runtime, or need none.
         Verb::Serve(verb) => verb.run(&cli.global),
         Verb::Completions(verb) => verb.run(Cli::command()),
         verb => one_thread::block_on(dispatch(verb, cli.global)),
@@ -102,8 +102,8 @@ pub(crate) fn run() -> ExitCode {
     ExitCode::from(outcome.unwrap_or_else(|failure| output::report(&failure, json)))
 }
 
-/// Says what is wrong with the command line, to a program in the shape of every other error. Help and the version that
-/// were asked for are no errors.
+/// Reports an invalid command line; with `--json` in the form of every other error. Requested help or version output is
+/// not an error.
 fn misused(mut error: clap::Error, line: impl Iterator<Item = OsString>) -> ExitCode {
     without_common_options(&mut error);
     let json = line.take_while(|word| word != "--").any(|word| word == "--json");
@@ -114,7 +114,8 @@ fn misused(mut error: clap::Error, line: impl Iterator<Item = OsString>) -> Exit
     ExitCode::from(output::report(&usage(&error.render().to_string()).into(), true))
 }
 
-/// Options that say where the daemon is come from the environment more often than not, and are no part of how a verb is used.
+/// Removes the options that locate the daemon from a usage line. They usually come from the environment, and say
+/// nothing about how a verb is used.
 fn without_common_options(error: &mut clap::Error) {
     let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else { return };
     let mut plain = usage.to_string();
@@ -124,7 +125,7 @@ fn without_common_options(error: &mut clap::Error) {
     error.insert(ContextKind::Usage, ContextValue::StyledStr(plain.into()));
 }
 
-/// The first paragraph is what is wrong; a tip, where there is one, is what to do.
+/// Splits clap's message: the first paragraph is the error, and a tip, if there is one, is the next step.
 fn usage(said: &str) -> ApiError {
     let mut paragraphs = said.split("\n\n").map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
     let first = paragraphs.next().unwrap_or_default();
@@ -133,8 +134,7 @@ fn usage(said: &str) -> ApiError {
         None => "a command is missing".to_owned(),
     };
     let tip = paragraphs.find_map(|text| text.strip_prefix("tip: ").map(str::to_owned));
-    let next =
-        tip.unwrap_or_else(|| "`bay --help` and `bay VERB --help` show what can be written".to_owned());
+    let next = tip.unwrap_or_else(|| "`bay --help` and `bay VERB --help` show the usage".to_owned());
     bay_client::invalid(message, next)
 }
 
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn every_verb_says_what_it_does_and_shows_an_example() {
+    fn every_verb_has_a_description_and_an_example() {
         for verb in Cli::command().get_subcommands().filter(|verb| !verb.is_hide_set()) {
             assert!(verb.get_about().is_some(), "{} has no sentence", verb.get_name());
             let after = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_and_the_pool_are_in_the_data_directory_unless_said_otherwise() {
+    fn the_socket_and_the_pool_are_in_the_data_directory_by_default() {
         let cli = Cli::try_parse_from(["bay", "--data-dir", "/d", "ls"]).unwrap();
         if std::env::var_os("BAY_SOCKET").is_none() && std::env::var_os("BAY_POOL").is_none() {
             assert_eq!(cli.global.location().socket, PathBuf::from("/d/bay.sock"));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misused_command_line_is_an_error_like_any_other() {
+    fn an_invalid_command_line_is_reported_like_any_other_error() {
         let error = |line: &[&str]| usage(&Cli::try_parse_from(line).unwrap_err().render().to_string());
         let unknown = error(&["bay", "ls", "--quit"]);
         assert_eq!(unknown.message, "unexpected argument '--quit' found");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usage_does_not_tell_where_the_daemon_is() {
+    fn a_usage_line_omits_the_options_that_locate_the_daemon() {
         let mut error =
             Cli::try_parse_from(["bay", "--data-dir", "/d", "--no-autostart", "checkpoint"]).unwrap_err();
         without_common_options(&mut error);
@@ -240,21 +240,21 @@ mod tests {
     }
 
     #[test]
-    fn words_that_can_be_chosen_from_are_named() {
+    fn an_error_lists_the_possible_values() {
         let line = ["bay", "services", "add", "b", "x", "--restart", "sometimes", "--", "true"];
         let said = Cli::try_parse_from(line).unwrap_err().render().to_string();
         assert!(said.contains("`always` `on-failure` `never`"), "{said}");
     }
 
     #[test]
-    fn an_empty_path_counts_as_none() {
+    fn an_empty_path_counts_as_unset() {
         let cli = Cli::try_parse_from(["bay", "--data-dir", "", "--socket", "", "--pool", "", "ls"]).unwrap();
         assert_eq!(cli.global.location().socket, PathBuf::from("/var/lib/workbay/bay.sock"));
         assert_eq!(cli.global.location().pool, PathBuf::from("/var/lib/workbay/pool"));
     }
 
     #[test]
-    fn a_commands_own_flags_are_left_to_it() {
+    fn flags_after_the_command_belong_to_it() {
         for line in [
             &["bay", "exec", "web", "--", "ls", "--json", "-la"][..],
             &["bay", "exec", "web", "ls", "--json", "-la"],

@@ -1,13 +1,14 @@
-//! Where the daemon of this command is, and starting one when none answers.
+//! Locates the daemon of a command, and starts one if none answers.
 //!
 //! ```text
 //!  connect refused ─► not root ─────────────────► not-root
 //!                  └► spawn `bay serve --detached` ─► poll the socket ─► connected
 //!                            │ it ended                    │ deadline
-//!                            ├─ another one holds the lock: go on polling; it was on its way out: spawn again
-//!                            └─ nobody holds it ───────────┴─► daemon-unreachable, with the log's last lines
+//!                            ├─ another daemon holds the lock: continue polling; if that one ends: spawn again
+//!                            └─ no daemon holds it ────────┴─► daemon-unreachable, with the log's last lines
 //! ```
-//! Two callers at once start two daemons; one loses the lock and ends, and both callers reach the other.
+//! If two callers start daemons concurrently, one daemon loses the lock and ends, and both callers connect to the
+//! other.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -25,41 +26,41 @@ use tokio::net::UnixStream;
 
 use crate::output::progress::Meter;
 
-/// A first start makes the pool, which takes a while on a slow disk.
+/// The first start makes the pool, which takes a while on a slow disk.
 const START_DEADLINE: Duration = Duration::from_secs(120);
-/// How long the lock of a data directory may be free, after our daemon ended, before nobody is thought to be coming.
+/// How long the lock of a data directory may stay free after our daemon ended. After that no other daemon is expected.
 const LOCK_GRACE: Duration = Duration::from_millis(500);
-/// How often a daemon is started again that found the data directory still held by one that then ended.
+/// How often a daemon is started again because another one, which then ended, still held the data directory.
 const MORE_STARTS: u32 = 3;
 const POLL: Duration = Duration::from_millis(2);
-/// No spinner for a start that is over before it could be seen.
+/// Time before a progress line appears, so that a fast start shows none.
 const QUIET_FOR: Duration = Duration::from_millis(200);
-/// How much of the log an error shows.
+/// Most bytes of the log that an error shows.
 const LOG_TAIL: u64 = 4096;
 const LOG_LINES: usize = 5;
-/// A log longer than this is put aside as `daemon.log.1` when a daemon is started, in place of the one put aside before.
+/// If the log is longer than this at the start of a daemon, it is renamed to `daemon.log.1`, which is replaced.
 const MAX_LOG: u64 = 16 << 20;
 
-/// Variables a daemon takes from the caller who happens to start it, beside those that git needs to reach remotes; the
-/// rest of that environment is not its business.
+/// Environment variables that a new daemon inherits from the caller that starts it, besides those that git needs to
+/// reach remotes.
 const KEPT_VARIABLES: [&str; 6] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ"];
-/// And those whose names begin so.
+/// Prefixes of further variables that a new daemon inherits.
 const KEPT_PREFIXES: [&str; 3] = ["BAY_", "RUST_", "LC_"];
 
-/// Where a daemon keeps its data and listens, and whether to start it.
+/// Where a daemon has its data and socket, and whether to start it.
 #[derive(Debug, Clone)]
 pub(crate) struct DaemonLocation {
     pub(crate) data_dir: PathBuf,
     pub(crate) pool: PathBuf,
     pub(crate) socket: PathBuf,
-    /// Start a daemon when none answers.
+    /// Start a daemon if none answers.
     pub(crate) autostart: bool,
     /// Print nothing while it starts.
     pub(crate) quiet: bool,
 }
 
 impl DaemonLocation {
-    /// A client of this daemon, whose requests belong to the trace.
+    /// A client of this daemon. Its requests belong to the trace.
     pub(crate) fn client(self, traceparent: Option<Traceparent>) -> Client {
         let socket = self.socket.clone();
         let starter: Option<Arc<dyn StartDaemon>> = if self.autostart { Some(Arc::new(self)) } else { None };
@@ -85,7 +86,7 @@ impl StartDaemon for DaemonLocation {
 /// The first descriptor after the standard streams.
 const FIRST_OTHER_FD: u32 = 3;
 
-/// The daemon's process, and how long its log was before it.
+/// Starts the daemon. Returns its process, and the length of the log before.
 fn spawn(location: &DaemonLocation) -> Result<(Child, u64), ApiError> {
     let data_dir = &location.data_dir;
     make_private(data_dir).map_err(|e| local(&format!("making {}", data_dir.display()), &e))?;
@@ -122,7 +123,7 @@ fn is_kept(variable: &str) -> bool {
         || KEPT_PREFIXES.iter().any(|prefix| variable.starts_with(prefix))
 }
 
-/// Makes the data directory open to its owner alone. One that is there is left as it is: the daemon looks at it.
+/// Makes the data directory with access for its owner only. An existing one stays unchanged: the daemon checks it.
 fn make_private(data_dir: &Path) -> io::Result<()> {
     if let Some(parent) = data_dir.parent() {
         fs::create_dir_all(parent)?;
@@ -165,7 +166,7 @@ async fn wait(
                 if error.code != ErrorCode::DataDirBusy || starts_left == 0 {
                     return Err(error);
                 }
-                // It met a daemon that was on its way out and is gone now.
+                // Another daemon held the lock, and has ended since.
                 starts_left -= 1;
                 (child, log_start) = spawn(location)?;
                 (ended, unlocked_since) = (None, None);
@@ -190,8 +191,8 @@ async fn wait(
     }
 }
 
-/// Whether some process holds the lock of a data directory. Read from the kernel's list: taking the lock to find out
-/// would make a daemon that starts in that moment fail.
+/// Whether some process holds the lock of a data directory. Reads the kernel's list of locks, because a test by taking
+/// the lock would make a daemon that starts at that moment fail.
 fn locked(data_dir: &Path) -> bool {
     let Ok(lock) = fs::metadata(data_dir.join("daemon.lock")) else {
         return false;
@@ -203,17 +204,17 @@ fn locked(data_dir: &Path) -> bool {
 fn failed(location: &DaemonLocation, log_start: u64, why: &str) -> ApiError {
     let log = location.data_dir.join("daemon.log");
     let said = last_lines(&log, log_start).unwrap_or_default();
-    // The daemon ends with an error of ours where it can; that is the one worth showing.
+    // If possible, the daemon ends with one of our errors, which is the one to show.
     if let Some(error) = said.iter().rev().find_map(|line| parse_error(line)) {
         let next = said.last().and_then(|line| line.strip_prefix("next: ")).unwrap_or_default();
         return ApiError::new(error.0, format!("the daemon could not start: {}", error.1), next);
     }
     let mut message = format!("the daemon could not be started: {why}");
     if !said.is_empty() {
-        message.push_str("; its last words: ");
+        message.push_str("; the end of its log: ");
         message.push_str(&said.join(" | "));
     }
-    let next = format!("see {}; `bay doctor` tells what this host lacks", log.display());
+    let next = format!("see {}; `bay doctor` shows what this host lacks", log.display());
     ApiError::new(ErrorCode::DaemonUnreachable, message, next)
 }
 
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_log_is_put_aside_when_a_daemon_is_started() {
+    fn a_long_log_is_renamed_when_a_daemon_starts() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("daemon.log");
         let aside = dir.path().join("daemon.log.1");

@@ -1,5 +1,5 @@
-//! Room on the caller's disk for what comes out of a bay. A bay can claim any length and send without end: the disk is never
-//! filled to the last byte for it.
+//! Free space on the caller's disk for data from a bay. A bay can claim any length and send without end, so a copy
+//! always leaves a reserve.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,31 +10,31 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::output::size;
 
-/// What a copy leaves free on the caller's disk …
+/// Bytes that a copy leaves free on the caller's disk …
 pub(crate) const RESERVE_BYTES: u64 = 64 << 20;
-/// … but at most this part of the whole disk, so that small disks can be used too.
+/// … but at most this fraction of the whole disk, so that small disks are usable too.
 pub(crate) const RESERVE_SHARE: u64 = 20;
-/// What a file, a directory or a link takes at least, however short it is: a block and its share of the metadata.
+/// Minimum size of a file, a directory or a link: a block and its share of the metadata.
 const MEMBER_BYTES: u64 = 8 << 10;
-/// Files that a copy leaves room for, but at most the same part of all.
+/// Inodes that a copy leaves free, but at most the same fraction of all.
 const RESERVE_FILES: u64 = 10_000;
-/// After so many bytes the disk is looked at again: others write to it too.
+/// After this many bytes the free space is read again, because other processes write to the disk too.
 const LOOK_AFTER: u64 = 16 << 20;
 
-/// The filesystem of a directory that receives a copy.
+/// The filesystem of the directory that receives a copy.
 #[derive(Debug)]
 pub(crate) struct DiskSpace {
     directory: OwnedFd,
-    /// Bytes that may be written before the disk is looked at again.
+    /// Bytes that may be written before the free space is read again.
     left: u64,
 }
 
-/// What a filesystem has.
+/// The free space of a filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Free {
     free: u64,
     reserve: u64,
-    /// Files that may still be made; nothing where the filesystem has no such number.
+    /// Free inodes. `None` if the filesystem does not count them.
     files: Option<u64>,
 }
 
@@ -65,9 +65,9 @@ impl DiskSpace {
         })
     }
 
-    /// Refuses what does not fit, before anything is written.
+    /// Refuses a copy that does not fit, before anything is written.
     pub(crate) fn require(&self, needed: u64, what: &str, place: &Path) -> Result<(), ApiError> {
-        // A filesystem that does not say how full it is says so when it is full.
+        // If the filesystem does not report its free space, writing will fail when it is full.
         let Ok(found) = self.look() else { return Ok(()) };
         if needed <= found.usable() {
             return Ok(());
@@ -85,7 +85,7 @@ impl DiskSpace {
         ))
     }
 
-    /// Takes room for a file, a directory or a link that is about to be made.
+    /// Reserves space for a new file, directory or link.
     pub(crate) fn take_member(&mut self) -> io::Result<()> {
         if self.left < MEMBER_BYTES && self.look().is_ok_and(|found| found.files == Some(0)) {
             return Err(io::Error::new(
@@ -96,7 +96,7 @@ impl DiskSpace {
         self.take(MEMBER_BYTES)
     }
 
-    /// Takes room for bytes that are about to be written.
+    /// Reserves space for bytes that are about to be written.
     pub(crate) fn take(&mut self, bytes: u64) -> io::Result<()> {
         if self.left < bytes {
             let Ok(found) = self.look() else { return Ok(()) };
@@ -110,7 +110,7 @@ impl DiskSpace {
                     ),
                 ));
             }
-            // Not more members than there is room for before the next look.
+            // At most as many members as there are inodes before the next reading.
             let members = found.files.map_or(u64::MAX, |files| files.saturating_mul(MEMBER_BYTES));
             self.left = found.usable().min(LOOK_AFTER.min(members).max(bytes));
         }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_refused_with_what_is_there() {
+    fn a_copy_that_does_not_fit_is_refused_with_the_free_space() {
         let dir = tempfile::tempdir().unwrap();
         let mut space = DiskSpace::of(dir.path()).unwrap();
         space.require(1, "copying a", dir.path()).unwrap();

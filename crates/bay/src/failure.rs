@@ -1,10 +1,10 @@
-//! How a verb fails: an error for the reader and the exit code for the caller.
+//! The failure of a verb: an error for the reader and an exit code for the caller.
 
 use bay_types::{ApiError, ErrorCode};
 
-/// What shells report for a program ended by SIGPIPE.
+/// The exit code that shells report for a program ended by SIGPIPE.
 pub(crate) const EXIT_BROKEN_PIPE: u8 = 141;
-/// Failures of ours in `exec`, kept apart from the command's own codes.
+/// The exit code of `exec` for Workbay's own failures, distinct from the command's own codes.
 pub(crate) const EXIT_EXEC_OURS: u8 = 125;
 const EXIT_NOT_EXECUTABLE: u8 = 126;
 const EXIT_NOT_FOUND: u8 = 127;
@@ -15,7 +15,7 @@ pub(crate) enum Failure {
         error: ApiError,
         exit: u8,
     },
-    /// The reader of our output went away; there is nobody to tell.
+    /// The reader of our output has closed it, so no message can reach it.
     BrokenPipe,
 }
 
@@ -30,7 +30,7 @@ impl From<ApiError> for Failure {
 }
 
 impl Failure {
-    /// The same failure with the exit codes of `exec`: 126 and 127 as shells use them, 125 for everything of ours.
+    /// The failure with the exit codes of `exec`: 126 and 127 as shells use them, 125 for Workbay's own failures.
     pub(crate) fn in_exec(self) -> Self {
         match self {
             Failure::Api { error, .. } => {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exec_keeps_our_failures_apart_from_the_commands() {
+    fn exec_distinguishes_our_failures_from_the_commands() {
         let exit = |code, message: &str| match Failure::from(ApiError::new(code, message, "")).in_exec() {
             Failure::Api { exit, .. } => exit,
             Failure::BrokenPipe => unreachable!(),

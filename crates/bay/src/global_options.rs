@@ -23,21 +23,21 @@ pub(crate) struct GlobalOptions {
     /// The daemon's socket [default: bay.sock in the data directory].
     #[arg(long, global = true, env = "BAY_SOCKET", hide_env_values = true, value_name = "PATH", value_parser = path())]
     socket: Option<PathBuf>,
-    /// The pool for a daemon that is started [default: pool in the data directory].
+    /// The pool of a newly started daemon [default: pool in the data directory].
     #[arg(long, global = true, env = "BAY_POOL", hide_env_values = true, value_name = "DIR", value_parser = path())]
     pool: Option<PathBuf>,
-    /// Do not start a daemon when none answers.
+    /// Do not start a daemon if none answers.
     #[arg(long, global = true, env = "BAY_NO_AUTOSTART", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
     no_autostart: bool,
 }
 
-/// A path that may be empty: an empty variable in the environment counts as none.
+/// A path that may be empty: an empty environment variable counts as unset.
 fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
 impl GlobalOptions {
-    /// Where the daemon lives, with every path absolute: the daemon has another directory of its own.
+    /// The daemon's paths, made absolute because the daemon has another working directory.
     pub(crate) fn location(&self) -> DaemonLocation {
         let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
         let given = |path: &Option<PathBuf>| path.clone().filter(|p| !p.as_os_str().is_empty()).map(absolute);

@@ -6,17 +6,17 @@
 //!  bay serve ───────────────────► commands::serve: the daemon
 //!  any other verb ──► clap ──► commands::VERB ──► client ──► D/bay.sock ──► daemon
 //!                                                   │
-//!                                                   └─ nobody answers, caller is root: start a daemon, wait for it
+//!                                                   └─ no daemon answers, caller is root: start one, wait for it
 //! ```
 //!
-//! A verb never touches the daemon's files: everything goes through the socket. What the caller owns (their
-//! repository, their files, their terminal) is read here, as the caller, and streamed.
+//! A verb never opens the daemon's files: everything goes through the socket. The caller's own things (repository,
+//! files, terminal) are read here, with the caller's rights, and streamed.
 //!
 //! Failure paths:
-//! - nobody answers and none can be started: `daemon-unreachable` or `not-root`, with the daemon's last words;
-//! - the connection breaks under an exec: attached again from the byte reached ([`session`]), so no output is lost;
-//! - the daemon refuses: its code, message and next step are printed as they are ([`output`]);
-//! - standard output is closed: the verb ends with 141, as if the shell had sent SIGPIPE.
+//! - no daemon answers and none can be started: `daemon-unreachable` or `not-root`, with the last lines of the daemon's log;
+//! - the connection breaks during an exec: the client attaches again at the next byte ([`session`]), so no output is lost;
+//! - the daemon refuses: its code, message and next step are printed unchanged ([`output`]);
+//! - standard output is closed: the verb exits with 141, as if it had received SIGPIPE.
 #![forbid(unsafe_code)]
 
 mod archive;

@@ -1,11 +1,11 @@
-//! The other programs inside this executable. Nothing else of the crate knows how they are called.
+//! The other programs inside this executable. Only this module knows their names.
 
 use std::process::ExitCode;
 
-/// Runs the runtime helper, the guest, `bay-ctl` or the bench's load generator when this process was started as one.
+/// Runs the runtime helper, the guest, `bay-ctl` or the bench's load generator if this process was started as one.
 ///
-/// Looks at nothing but its name and the first argument: helper and guest must be single-threaded, and both are on the
-/// way to a bay's first command.
+/// It checks only the program name and the first argument. Helper and guest must be single-threaded, and both delay a
+/// bay's first command.
 pub(crate) fn dispatch() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
     let name = arguments.next()?;

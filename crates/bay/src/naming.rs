@@ -1,4 +1,4 @@
-//! The small languages of the command line: bays, paths in bays, mounts, variables, signals, repositories.
+//! Parsers for arguments of the command line: bays, paths in bays, mounts, variables, signals, repositories.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use bay_types::{ApiError, BayId, BayName, ErrorCode};
 
 use bay_text::clip;
 
-/// How much of a bad argument an error quotes.
+/// Most characters of a bad argument that an error quotes.
 const QUOTED: usize = 64;
 
-/// Checks that a word can be a bay's name or id, before anybody is asked about it.
+/// Checks that an argument can be a bay's name or id, before a request is sent.
 pub(crate) fn bay(given: &str) -> Result<&str, ApiError> {
     if given.parse::<BayId>().is_ok() {
         return Ok(given);
@@ -20,7 +20,7 @@ pub(crate) fn bay(given: &str) -> Result<&str, ApiError> {
     match given.parse::<BayName>() {
         Ok(_) => Ok(given),
         Err(error) => {
-            Err(ApiError::new(ErrorCode::InvalidName, error.to_string(), "`bay ls` shows the bays there are"))
+            Err(ApiError::new(ErrorCode::InvalidName, error.to_string(), "`bay ls` lists the bays"))
         }
     }
 }
@@ -31,14 +31,14 @@ pub(crate) enum Place {
     Local(PathBuf),
     /// Standard input or output.
     Stream,
-    /// A path in a bay, made absolute: `NAME:src` is below the workspace.
+    /// A path in a bay, made absolute: `NAME:src` is relative to the workspace.
     Bay {
         bay: String,
         path: String,
     },
 }
 
-/// `NAME:/path`, `-`, or a path of the caller. A path with a colon is written `./a:b`.
+/// Parses `NAME:/path`, `-`, or a path of the caller. A path that contains a colon must be written as `./a:b`.
 pub(crate) fn place(given: &str) -> Place {
     if given == "-" {
         return Place::Stream;
@@ -57,7 +57,7 @@ pub(crate) fn place(given: &str) -> Place {
     Place::Bay { bay: before.to_owned(), path }
 }
 
-/// `K=V`, or `K` alone for the caller's own value.
+/// Parses `K=V`, or `K` alone for the caller's own value.
 pub(crate) fn variable(given: &str) -> Result<(String, String), ApiError> {
     let bad =
         |why: &str| invalid(format!("--env {:?}: {why}", clip(given, QUOTED)), "write --env NAME=VALUE");
@@ -74,14 +74,14 @@ pub(crate) fn variable(given: &str) -> Result<(String, String), ApiError> {
     Ok((key.to_owned(), value))
 }
 
-/// `SRC:DST[:ro]`. The source is made absolute here, where the caller's directory is known.
+/// Parses `SRC:DST[:ro]`. Makes the source absolute, because the daemon does not know the caller's directory.
 pub(crate) fn mount(given: &str) -> Result<Mount, ApiError> {
     let next = "write --mount /host/path:/path/in/bay:ro";
     let bad = |why: &str| invalid(format!("--mount {:?}: {why}", clip(given, QUOTED)), next);
     let spec = match given.rsplit_once(':') {
         Some((rest, "ro")) => rest,
         Some((_, "rw")) => {
-            return Err(bad("host paths are only ever shown read-only; `bay cp` copies results out"));
+            return Err(bad("host paths are always mounted read-only; `bay cp` copies results out"));
         }
         _ => given,
     };
@@ -101,7 +101,7 @@ pub(crate) fn mount(given: &str) -> Result<Mount, ApiError> {
     Ok(Mount { source, target: PathBuf::from(target) })
 }
 
-/// An image as the daemon knows it: paths in `dir:` and `tar:` made absolute.
+/// An image in the form that the daemon expects: paths after `dir:` and `tar:` are made absolute.
 pub(crate) fn image(given: &str) -> Result<String, ApiError> {
     for kind in ["dir:", "tar:"] {
         if let Some(path) = given.strip_prefix(kind) {
@@ -120,7 +120,7 @@ pub(crate) fn absolute(path: &Path) -> Result<PathBuf, ApiError> {
     path.canonicalize().map_err(|error| bay_client::local(&format!("looking at {}", path.display()), &error))
 }
 
-/// `~/x` where the shell did not expand it.
+/// Expands `~/x` if the shell did not.
 pub(crate) fn home(path: &str) -> PathBuf {
     match (path.strip_prefix("~/"), std::env::var_os("HOME")) {
         (Some(rest), Some(home)) => Path::new(&home).join(rest),
@@ -168,17 +168,17 @@ pub(crate) fn signal(given: &str) -> Result<i32, ApiError> {
     }
 }
 
-/// What `bay up` was pointed at.
+/// The argument of `bay up`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     Path(PathBuf),
     Url(String),
 }
 
-/// Tells a path from a repository elsewhere. `exists` says whether the caller has a file of that name.
+/// Distinguishes a path from a remote repository. `exists` says whether the caller has a file of that name.
 pub(crate) fn target(given: &str, exists: impl Fn(&Path) -> bool) -> Target {
     if let Some(path) = given.strip_prefix("file://") {
-        // The daemon opens no path that a caller names; a local repository is streamed by the caller.
+        // The daemon opens no path that a caller names. The caller streams a local repository.
         return Target::Path(path.into());
     }
     if let Some((scheme, _)) = given.split_once("://")
@@ -204,14 +204,14 @@ pub(crate) fn target(given: &str, exists: impl Fn(&Path) -> bool) -> Target {
     Target::Path(path.to_owned())
 }
 
-/// The name a clone of this URL would get.
+/// The name that a clone of this URL would get.
 pub(crate) fn name_of_url(url: &str) -> BayName {
     let path = url.trim_end_matches('/');
     let last = path.rsplit(['/', ':']).next().unwrap_or(path);
     BayName::slug(last.strip_suffix(".git").unwrap_or(last))
 }
 
-/// A URL without the credentials some people put in it.
+/// A URL without credentials.
 pub(crate) fn without_credentials(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
         return url.to_owned();
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn odd_names_are_refused_before_anybody_is_asked() {
+    fn invalid_names_are_refused_before_any_request() {
         for odd in ["", "..", "a/b", "A", "a b", "-x", "x\u{1b}[0m", "\u{202e}", &"x".repeat(4096)] {
             let error = bay(odd).unwrap_err();
             assert_eq!(error.code, ErrorCode::InvalidName);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_colon_makes_a_place_in_a_bay_only_after_a_name() {
+    fn a_colon_makes_a_path_in_a_bay_only_after_a_name() {
         let in_bay = |path: &str| Place::Bay { bay: "web".into(), path: path.into() };
         assert_eq!(place("web:/etc/hosts"), in_bay("/etc/hosts"));
         assert_eq!(place("web:src/a:b"), in_bay("/workspace/src/a:b"));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_and_paths_are_told_apart() {
+    fn urls_and_paths_are_distinguished() {
         let nothing = |_: &Path| false;
         let url = |u: &str| Target::Url(u.into());
         let path = |p: &str| Target::Path(p.into());

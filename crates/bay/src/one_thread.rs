@@ -2,14 +2,14 @@
 
 use crate::failure::Outcome;
 
-/// One thread is all a verb needs, and starting it is all the time it takes.
+/// One thread is enough for a verb, and starts fastest.
 pub(crate) fn block_on(verb: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| bay_client::local("starting up", &error))?;
     let outcome = runtime.block_on(verb);
-    // A thread may still wait for standard input; nobody needs what it would read.
+    // A thread may still wait for standard input, whose content is no longer needed.
     runtime.shutdown_background();
     outcome
 }

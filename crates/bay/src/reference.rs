@@ -1,4 +1,4 @@
-//! docs/cli.md: what every verb says with `--help`, kept in step by a test.
+//! docs/cli.md: the `--help` text of every verb. A test compares it with the binary.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,17 +9,17 @@ use crate::cli::Cli;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
 
-/// Width of the page's lines, whatever terminal the test runs in.
+/// Width of the page's lines, independent of the terminal.
 const WIDTH: usize = 100;
 
-/// The heading of the options that every verb has.
+/// The heading of the options that all verbs share.
 const COMMON: &str = "Common options:";
 
 const OPENING: &str = "# The command line\n\n\
     What `bay VERB --help` says, for every verb; the common options are those of `bay` itself. This page is made from\n\
     the binary: a test fails when they differ, and `BAY_BLESS=1 cargo test -p bay reference` writes it anew.\n";
 
-/// The page as the binary has it.
+/// The page that the binary generates.
 fn page() -> String {
     let mut root = Cli::command().term_width(WIDTH).disable_help_subcommand(true);
     root.build();
@@ -33,10 +33,10 @@ fn section(page: &mut String, mut verb: Command, level: usize) {
     let mut help = String::new();
     let mut common = false;
     for line in verb.render_long_help().to_string().lines() {
-        // Said once, at the top.
+        // The common options appear once, at the top.
         common = level > 2 && (line == COMMON || (common && (line.is_empty() || line.starts_with(' '))));
         if !common {
-            // Lines end where their text does: editors and reviews trip over the rest.
+            // No trailing blanks: editors and reviews stumble over them.
             help.push_str(line.trim_end());
             help.push('\n');
         }
@@ -49,7 +49,7 @@ fn section(page: &mut String, mut verb: Command, level: usize) {
 }
 
 #[test]
-fn the_reference_of_the_command_line_says_what_the_binary_says() {
+fn the_reference_of_the_command_line_matches_the_binary() {
     let now = page();
     if std::env::var_os("BAY_BLESS").is_some_and(|bless| bless == "1") {
         std::fs::write(PAGE, now).unwrap();

@@ -1,4 +1,4 @@
-//! A new file of the caller's that receives what a bay sends: zeros become holes, and the disk keeps its reserve.
+//! A new file of the caller's for data from a bay: zeros become holes, and the disk keeps its reserve.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ pub(crate) struct SparseFile<'a> {
 }
 
 impl<'a> SparseFile<'a> {
-    /// `file` is empty.
+    /// `file` must be empty.
     pub(crate) fn new(file: &'a File, space: &'a mut DiskSpace) -> Self {
         Self { file, space, at: 0 }
     }
@@ -32,13 +32,13 @@ impl<'a> SparseFile<'a> {
         Ok(())
     }
 
-    /// Leaves a hole up to this place, which is not before what was written.
+    /// Leaves a hole up to this offset, which must not lie before the written data.
     pub(crate) fn skip_to(&mut self, at: u64) {
         debug_assert!(at >= self.at);
         self.at = at;
     }
 
-    /// Gives the file its length: a hole at the end has no write of its own.
+    /// Sets the length of the file, because a hole at the end is not written.
     pub(crate) fn finish(self) -> io::Result<()> {
         self.file.set_len(self.at)
     }

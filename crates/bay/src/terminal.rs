@@ -1,4 +1,4 @@
-//! The caller's terminal: its size, and raw mode for as long as a session lasts.
+//! The caller's terminal: its size, and raw mode during a session.
 
 use std::io;
 
@@ -9,7 +9,7 @@ pub(crate) fn stdin_is_terminal() -> bool {
     isatty(io::stdin())
 }
 
-/// Whether standard input can never give anything: closed, or `/dev/null`. Nothing needs to be attached then.
+/// Whether standard input can never yield anything: closed, or `/dev/null`. Then it need not be attached.
 pub(crate) fn stdin_is_nothing() -> bool {
     const NULL_DEVICE: (u32, u32) = (1, 3);
     match rustix::fs::fstat(io::stdin()) {
@@ -21,7 +21,7 @@ pub(crate) fn stdin_is_nothing() -> bool {
     }
 }
 
-/// The size of whichever of our streams is a terminal.
+/// The size of the first of our streams that is a terminal.
 pub(crate) fn size() -> Option<TtySize> {
     let sizes = [tcgetwinsize(io::stdout()), tcgetwinsize(io::stdin()), tcgetwinsize(io::stderr())];
     sizes
@@ -31,19 +31,19 @@ pub(crate) fn size() -> Option<TtySize> {
         .find(|s| s.cols > 0 && s.rows > 0)
 }
 
-/// Whether standard input is a terminal that makes nothing of a newline but a newline.
+/// Whether standard input is a terminal that does not translate newlines.
 pub(crate) fn is_raw() -> bool {
     tcgetattr(io::stdin()).is_ok_and(|modes| !modes.output_modes.contains(OutputModes::OPOST))
 }
 
-/// Raw mode of standard input until dropped; also when a panic unwinds.
+/// Raw mode of standard input until dropped, also by an unwinding panic.
 #[derive(Debug)]
 pub(crate) struct RawMode {
     before: Termios,
 }
 
 impl RawMode {
-    /// `None` when standard input is no terminal.
+    /// `None` if standard input is no terminal.
     pub(crate) fn enter() -> Option<Self> {
         let before = tcgetattr(io::stdin()).ok()?;
         let mut raw = before.clone();

@@ -1,4 +1,4 @@
-//! Bringing a local directory into a new bay: what becomes of it, and the uncommitted part of it.
+//! Copies a local directory into a new bay: how the workspace begins, and the uncommitted changes on top of it.
 //!
 //! | the directory is                    | the workspace begins as          | streamed on top                        |
 //! |-------------------------------------|----------------------------------|----------------------------------------|
@@ -28,17 +28,17 @@ use crate::output::progress::Meter;
 use bay_text::escape::one_line;
 use bay_text::percent::segment;
 
-/// How deep submodules within submodules are followed.
+/// Most levels of nested submodules.
 const MAX_SUBMODULE_DEPTH: usize = 8;
 
-/// What will be done with a local directory.
+/// How a local directory becomes a workspace.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) source: Begin,
     pub(crate) overlay: Overlay,
-    /// Where the bay's name comes from.
+    /// The directory that gives the bay its name.
     pub(crate) directory: PathBuf,
-    /// Things the caller should know, one line each.
+    /// Notes for the caller, one line each.
     pub(crate) notes: Vec<String>,
 }
 
@@ -51,13 +51,13 @@ pub(crate) enum Begin {
 #[derive(Debug)]
 pub(crate) enum Overlay {
     Nothing,
-    /// What `git status` tells, asked while the bay is made.
+    /// The changes that `git status` reports. It runs while the bay is made.
     Changes(LocalRepo),
     /// The whole directory.
     Tree(PathBuf),
 }
 
-/// Decides what to do with `path`.
+/// Plans the copy of `path`.
 pub(crate) async fn plan(
     path: &Path,
     reference: Option<&str>,
@@ -86,7 +86,7 @@ async fn plan_repository(
     let mut notes = Vec::new();
     let directory = repo.top.clone();
     if !repo.bare && repo.top != path {
-        notes.push(format!("taking the whole repository at {}", repo.top.display()));
+        notes.push(format!("copying the whole repository at {}", repo.top.display()));
     }
     if repo.uses_lfs() {
         notes.push(
@@ -143,7 +143,7 @@ fn plan_directory(path: PathBuf, reference: Option<&str>) -> Result<Plan, ApiErr
     let home = std::env::var_os("HOME").and_then(|home| Path::new(&home).canonicalize().ok());
     if path == Path::new("/") || home.as_deref() == Some(&path) {
         return Err(invalid(
-            format!("{} is no project: everything in it would be copied into the bay", path.display()),
+            format!("{} is not a project: everything in it would be copied into the bay", path.display()),
             "name a project's directory, such as `bay up ~/project`",
         ));
     }
@@ -151,7 +151,7 @@ fn plan_directory(path: PathBuf, reference: Option<&str>) -> Result<Plan, ApiErr
     Ok(Plan { source: Begin::Empty, overlay: Overlay::Tree(path.clone()), directory: path, notes })
 }
 
-/// Makes sure the cache has the commit, and says how the bay begins.
+/// Makes sure that the cache has the commit, and returns how the bay begins.
 pub(crate) async fn provide(
     client: &mut Client,
     begin: &Begin,
@@ -162,7 +162,7 @@ pub(crate) async fn provide(
     };
     let location = match repo.top.to_str() {
         Some(text) => text.to_owned(),
-        // Used as a name only, so that two different paths stay different is all that matters.
+        // It serves only as a name, so different paths must merely stay different.
         None => repo.top.as_os_str().as_bytes().escape_ascii().to_string(),
     };
     let offer = RepoOffer { location, commit: commit.id.clone() };
@@ -184,7 +184,7 @@ async fn send_bundle(
     let (Some(stdout), Some(stderr)) = (git.stdout.take(), git.stderr.take()) else {
         return Err(local("running git bundle", &io::Error::other("it has no output")));
     };
-    // Drained beside the bundle: a full pipe would stop git.
+    // Read concurrently with the bundle: a full pipe would block git.
     let complaints = tokio::spawn(async move {
         let mut text = Vec::new();
         let mut limited = stderr.take(64 * 1024);
@@ -221,7 +221,7 @@ async fn send_bundle(
     }
 }
 
-/// What is to be streamed on top, found out.
+/// The files to stream on top of the commit.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     changes: Changes,
@@ -230,7 +230,7 @@ pub(crate) struct Findings {
     submodules: u64,
 }
 
-/// Asks git. This runs beside the making of the bay: on a large tree it takes longer.
+/// Runs git. This is concurrent with the making of the bay, because on a large tree it takes longer.
 pub(crate) async fn look(overlay: &Overlay) -> Result<Findings, ApiError> {
     let Overlay::Changes(repo) = overlay else {
         return Ok(Findings::default());
@@ -251,7 +251,7 @@ pub(crate) async fn look(overlay: &Overlay) -> Result<Findings, ApiError> {
     Ok(findings)
 }
 
-/// Streams the overlay into the bay. `None` when there was nothing to send.
+/// Streams the overlay into the bay. `None` if there was nothing to send.
 pub(crate) async fn send(
     client: &mut Client,
     bay: &str,
@@ -273,7 +273,7 @@ pub(crate) async fn send(
     let packed = packing.await.map_err(|e| ApiError::internal(&e))?;
     match (sent, packed) {
         (Ok(_), Ok(packed)) => Ok(Some(packed)),
-        // The reason lies here, and the daemon only saw the stream end.
+        // The reason is a local error; the daemon only saw the stream end.
         (Err(_), Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(local("reading the changes", &error))
         }
@@ -305,7 +305,7 @@ impl Findings {
         }
         for path in &self.submodule_files {
             let source = top.join(path);
-            // A submodule within is listed as a directory; its files come by themselves.
+            // A nested submodule is listed as a directory. Its files are listed separately.
             if source.symlink_metadata().is_ok_and(|m| !m.is_dir()) {
                 packer.add(&source, path)?;
             }

@@ -1,4 +1,4 @@
-//! Trees on their way into and out of a bay, as tar streams.
+//! File trees that are copied into or out of a bay, as tar streams.
 
 mod pack;
 mod pipe;

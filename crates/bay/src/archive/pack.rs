@@ -1,7 +1,7 @@
-//! Making a tar of the caller's files.
+//! Packs the caller's files into a tar.
 //!
-//! Owners are not taken along: a bay's files belong to its root, whoever the caller is. Links stay links. What cannot
-//! be copied (devices, sockets, files the caller may not read) is left out and counted, never silently.
+//! Owners are not copied: whoever the caller is, the files belong to the bay's root. Links stay links. Files that
+//! cannot be copied (devices, sockets, files that the caller may not read) are skipped, counted and reported.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -16,40 +16,40 @@ use tokio::task::JoinHandle;
 
 use super::pipe::{Pieces, PipeWriter};
 
-/// What GNU tar calls a member that holds the next one's long name.
+/// The name that GNU tar gives to a member that holds the next member's long name.
 const LONG_NAME: &[u8] = b"././@LongLink";
-/// Longest file with holes that is sent with all of its zeros. A sparse file may claim to be longer than any disk.
+/// Longest file with holes that is sent with all of its zeros. A sparse file may be longer than any disk.
 pub(crate) const MAX_ZEROS_SENT: u64 = 64 << 30;
-/// The modes a copied file keeps; set-id bits are not for another machine to have.
+/// The permissions that a copied file keeps. Set-id bits of one machine mean nothing on another.
 const MODE_MASK: u32 = 0o777;
 
-/// Unit in which the kernel tells what a file takes on its disk.
+/// Unit in which the kernel reports the space that a file uses on its disk.
 pub(crate) const STAT_BLOCK: u64 = 512;
 
-/// Whether a file of this length, which takes so much on its disk, has too many holes to be sent with its zeros.
+/// Whether a file of this length and disk usage has too many holes to be sent with its zeros.
 pub(crate) fn too_sparse(length: u64, allocated: u64) -> bool {
     length > MAX_ZEROS_SENT && allocated < length
 }
 
-/// What went into an archive.
+/// What an archive contains.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Packed {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
     pub(crate) deleted: u64,
     pub(crate) left_out: u64,
-    /// One of those left out and why, for the message.
+    /// One of the skipped files and the reason, for the message.
     pub(crate) example: Option<String>,
 }
 
-/// Adds members to an archive that is being sent.
+/// Adds members to an archive while it is sent.
 pub(crate) struct Packer {
     builder: Builder<PipeWriter>,
     begun: bool,
     packed: Packed,
 }
 
-/// Runs `work` on a thread of its own. The body is what it packs; the handle tells what that was.
+/// Runs `work` on a separate thread. The body is what `work` packs; the handle returns a summary.
 pub(crate) fn pack<W>(work: W) -> (Body, JoinHandle<io::Result<Packed>>)
 where
     W: FnOnce(&mut Packer) -> io::Result<()> + Send + 'static,
@@ -66,7 +66,8 @@ where
     let handle = tokio::task::spawn_blocking(move || {
         let mut packer = Packer { builder: Builder::new(writer), begun: false, packed: Packed::default() };
         let result = work(&mut packer).and_then(|()| packer.builder.finish());
-        // The builder has written its end, or will be broken off: what it holds is only the pipe.
+        // The builder has written the end of the archive, or the stream will be aborted. All it still holds is the
+        // pipe.
         let mut writer = packer.builder.into_inner()?;
         match result.and_then(|()| io::Write::flush(&mut writer)) {
             Ok(()) => Ok(packer.packed),
@@ -79,8 +80,8 @@ where
     (pieces, handle)
 }
 
-/// An archive's beginning that takes nothing away. Put before a stream that somebody else made, it keeps a file in it
-/// from being taken for a list of deletions.
+/// The beginning of an archive with an empty list of deletions. Put before a stream from another source, it prevents
+/// that a file in the stream is read as the list.
 pub(crate) fn harmless_beginning() -> io::Result<Vec<u8>> {
     let mut header = header(EntryType::Regular, 0o600, 0);
     header.set_path(DELETE_LIST)?;
@@ -89,7 +90,7 @@ pub(crate) fn harmless_beginning() -> io::Result<Vec<u8>> {
 }
 
 impl Packer {
-    /// Names files to be taken away before anything else of this archive is put in place.
+    /// Names files to delete before any other member of this archive is unpacked.
     pub(crate) fn delete(&mut self, paths: &[PathBuf]) -> io::Result<()> {
         let mut list = Vec::new();
         for path in paths {
@@ -104,17 +105,18 @@ impl Packer {
         Ok(())
     }
 
-    /// An archive always begins with a list: a file of the caller's with the list's name must not be taken for one.
+    /// An archive always begins with a list of deletions. Otherwise a file of the caller's with its name would be read
+    /// as one.
     fn begin(&mut self) -> io::Result<()> {
         if self.begun { Ok(()) } else { self.delete(&[]) }
     }
 
-    /// Adds one file, link or directory (without what is in it) as `name`.
+    /// Adds one file, one link, or one directory without its content, as `name`.
     pub(crate) fn add(&mut self, source: &Path, name: &Path) -> io::Result<()> {
         self.begin()?;
         let metadata = match source.symlink_metadata() {
             Ok(metadata) => metadata,
-            // Gone since it was listed: the caller is at work, and this is no longer part of the tree.
+            // Deleted since it was listed, so it is no longer part of the tree.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return self.leave_out(source, &error.to_string()),
         };
@@ -139,9 +141,9 @@ impl Packer {
         self.builder.append_data(&mut header(EntryType::Directory, 0o755, 0), name, io::empty())
     }
 
-    /// Adds a directory and everything in it; links are not followed. An empty `name` adds only what is in it.
+    /// Adds a directory with its content, without following links. If `name` is empty, adds the content only.
     pub(crate) fn add_tree(&mut self, source: &Path, name: &Path) -> io::Result<()> {
-        // A list of what is still to do instead of recursion: depth costs memory, not stack.
+        // A list of pending directories instead of recursion: a deep tree costs memory, not stack.
         let mut directories = vec![(source.to_owned(), name.to_owned())];
         while let Some((directory, name)) = directories.pop() {
             if !name.as_os_str().is_empty() {
@@ -190,7 +192,7 @@ impl Packer {
         Ok(())
     }
 
-    /// The target goes in byte by byte: the library's own way would tidy it up, and git would see a change.
+    /// Writes the target byte for byte. The library's own function would normalise it, and git would see a change.
     fn add_link(&mut self, name: &Path, target: &[u8], mtime: i64) -> io::Result<()> {
         let mut link = header(EntryType::Symlink, 0o777, mtime);
         if link.set_link_name_literal(target).is_err() {
@@ -223,7 +225,8 @@ fn header(kind: EntryType, mode: u32, mtime: i64) -> Header {
     header
 }
 
-/// As many bytes as were announced, although the file may grow or shrink under us: a tar must keep its word.
+/// Yields exactly the announced number of bytes, even if the file grows or shrinks meanwhile: a tar member's length is
+/// fixed.
 struct Exactly {
     file: File,
     left: u64,
@@ -246,7 +249,7 @@ impl Read for Exactly {
 }
 
 impl Packed {
-    /// A warning for a person, when something was left out.
+    /// A warning for a person, if files were skipped.
     pub(crate) fn warning(&self) -> Option<String> {
         let example = self.example.as_deref()?;
         Some(format!(
@@ -262,7 +265,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Packs, and reads the members back: name to kind and content.
+    /// Packs, and returns the unpacked members: name to kind and content.
     fn round(
         work: impl FnOnce(&mut Packer) -> io::Result<()> + Send + 'static,
     ) -> (BTreeMap<String, (EntryType, Vec<u8>)>, Packed) {
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_arrives_with_links_unfollowed_and_oddities_left_out() {
+    fn a_tree_is_packed_with_links_unfollowed_and_special_files_skipped() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().to_owned();
         let deep = root.join("d").join("x".repeat(200));
@@ -338,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_shrinks_under_us_does_not_break_the_archive() {
+    fn a_file_that_shrinks_while_it_is_read_does_not_break_the_archive() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         fs::write(&path, b"abc").unwrap();
@@ -351,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_the_name_of_the_list_is_not_taken_for_it() {
+    fn a_file_with_the_name_of_the_list_is_not_read_as_the_list() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(DELETE_LIST), b"precious\0").unwrap();
         let root = dir.path().to_owned();
@@ -369,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_gone_is_simply_not_there() {
+    fn a_file_that_was_deleted_meanwhile_is_omitted() {
         let (members, packed) = round(|p| p.add(Path::new("/no/such/file"), Path::new("x")));
         assert_eq!(members.keys().collect::<Vec<_>>(), [DELETE_LIST]);
         assert_eq!(packed, Packed::default());

@@ -1,18 +1,18 @@
-//! Between a thread that reads or writes a tar and the connection.
+//! Connects a thread that reads or writes a tar with the HTTP body.
 
 use std::io::{self, Read, Write};
 
 use bytes::{Buf, Bytes};
 use tokio::sync::mpsc;
 
-/// Pieces under way at a time.
+/// Most pieces in the channel.
 const WAITING: usize = 4;
-/// How much is gathered before it is sent.
+/// Number of bytes that are collected before they are sent.
 const PIECE: usize = 256 * 1024;
 
 pub(super) type Pieces = mpsc::Receiver<io::Result<Bytes>>;
 
-/// Sends what is written in large pieces.
+/// Collects written bytes into large pieces and sends them.
 #[derive(Debug)]
 pub(super) struct PipeWriter {
     sender: mpsc::Sender<io::Result<Bytes>>,
@@ -25,7 +25,7 @@ impl PipeWriter {
         (Self { sender, buffer: Vec::with_capacity(PIECE) }, receiver)
     }
 
-    /// Breaks the stream off, so that what came so far is not taken for all of it.
+    /// Aborts the stream with an error, so that the receiver does not treat it as complete.
     pub(super) fn fail(self, error: &io::Error) {
         let _ = self.sender.blocking_send(Err(io::Error::new(error.kind(), error.to_string())));
     }
@@ -51,7 +51,7 @@ impl Write for PipeWriter {
     }
 }
 
-/// Reads what the connection brings.
+/// Reads the pieces that arrive over the connection.
 #[derive(Debug)]
 pub(super) struct PipeReader {
     receiver: Pieces,

@@ -1,15 +1,15 @@
-//! Sparse members of an archive, as [`bay_types::sparse`] describes them. Everything in them is hostile.
+//! Sparse members of an archive, in the format of [`bay_types::sparse`]. All input is hostile.
 
 use std::io::{self, Read};
 
 use bay_types::sparse::{ARCHIVE_BLOCK, Extent, MAX_EXTENTS, PAX_MAJOR, PAX_MINOR, PAX_NAME, PAX_REAL_SIZE};
 
-/// Longest number of a map.
+/// Most digits of a number in a map.
 const MAX_DIGITS: usize = 20;
-/// The kernel knows no longer file.
+/// The kernel supports no longer file.
 const MAX_SIZE: u64 = i64::MAX as u64;
 
-/// What the extended records before a member say of its holes.
+/// What the extended records before a member state about its holes.
 #[derive(Debug, Default)]
 pub(super) struct Sparse {
     major: Option<Vec<u8>>,
@@ -19,7 +19,7 @@ pub(super) struct Sparse {
 }
 
 impl Sparse {
-    /// Takes a record, if it is about holes.
+    /// Takes the record if it is about holes.
     pub(super) fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
         match key {
             key if key == PAX_MAJOR.as_bytes() => self.major = Some(value.to_vec()),
@@ -36,7 +36,7 @@ impl Sparse {
         Ok(())
     }
 
-    /// The length of the file with its holes; `None` if it has none.
+    /// The length of the file including its holes. `None` if it has none.
     pub(super) fn real_size(&self) -> Result<Option<u64>, &'static str> {
         match (self.major.as_deref(), self.minor.as_deref(), self.size) {
             (None, None, None) => Ok(None),
@@ -52,7 +52,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     text.parse().ok().filter(|number| *number <= MAX_SIZE)
 }
 
-/// Reads the map at the beginning of a member's content: extents in order, none beyond the file's end.
+/// Parses the map at the beginning of a member's content: extents in order, none beyond the end of the file.
 pub(super) fn map(from: &mut impl Read, real_size: u64) -> io::Result<Vec<Extent>> {
     let mut numbers = Numbers { from, block: [0; ARCHIVE_BLOCK], at: ARCHIVE_BLOCK };
     let count = usize::try_from(numbers.next()?).unwrap_or(usize::MAX);
@@ -77,7 +77,7 @@ fn odd(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
 }
 
-/// Numbers with a line break after each, in whole blocks.
+/// Numbers, each followed by a line break, in whole blocks.
 struct Numbers<'a, R> {
     from: &'a mut R,
     block: [u8; ARCHIVE_BLOCK],
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_map_is_read_as_it_is_written() {
+    fn a_written_map_parses_to_the_same_map() {
         for count in [0, 1, 100, 1000] {
             let extents: Vec<Extent> =
                 (0..count).map(|at| Extent { offset: at * 10_000, length: at + 1 }).collect();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_that_lies_is_refused() {
+    fn an_inconsistent_map_is_refused() {
         let padded = |text: &str| {
             let mut bytes = text.as_bytes().to_vec();
             bytes.resize(bytes.len().next_multiple_of(ARCHIVE_BLOCK), 0);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_description_of_holes_is_known() {
+    fn only_one_format_of_holes_is_accepted() {
         let mut sparse = Sparse::default();
         assert_eq!(sparse.real_size(), Ok(None));
         sparse.record(b"GNU.sparse.major", b"0").unwrap();

@@ -1,11 +1,10 @@
-//! Putting a tar that came out of a bay onto the caller's disk. Everything in it is hostile.
+//! Unpacks a tar from a bay onto the caller's disk. All of its content is hostile.
 //!
-//! Every member is placed relative to an open directory, one component at a time, and no component may be a link:
-//! neither one that the archive made nor one that was there before. A file is always a new file, so nothing is ever
-//! written through a link of either kind. Devices and pipes are skipped, set-id bits dropped, owners ignored.
-//! Symbolic links are made as they are (a virtual environment needs them) but those that point out of the tree are
-//! counted, so that the caller hears of them. Zeros become holes, and the caller's disk keeps its reserve
-//! ([`crate::disk_space`]).
+//! Every member is created relative to an open directory, one path component at a time. No component may be a link,
+//! neither one from the archive nor one that existed before. A file is always a new file, so nothing is ever written
+//! through a symbolic or hard link. Devices and pipes are skipped, set-id bits dropped, owners ignored. Symbolic links
+//! are created unchanged, because a virtual environment needs them. Those that point out of the tree are counted and
+//! reported to the caller. Zeros become holes, and the reserve of the caller's disk stays free ([`crate::disk_space`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -28,16 +27,16 @@ use super::sparse::{self, Sparse};
 use crate::disk_space::DiskSpace;
 use crate::sparse_file::SparseFile;
 
-/// The longest name of a member; the kernel takes no longer path.
+/// Longest name of a member. The kernel accepts no longer path.
 const MAX_PATH: usize = 4096;
-/// The longest block of extended attributes of one member.
+/// Longest block of extended attributes of one member.
 const MAX_EXTENSION: u64 = 64 * 1024;
-/// The most that is shown of why a bay sent no more.
+/// Most characters that are shown of a bay's reason for stopping the transfer.
 const LONGEST_REASON: usize = 400;
-/// Bytes of a file that are read before they are written.
+/// Size of the buffer for copying a file.
 const COPIED_AT_ONCE: usize = 256 << 10;
 const MODE_MASK: u32 = 0o777;
-/// Without these the caller could not even remove what was copied.
+/// Without these permissions the caller could not even delete the copy.
 const OWNER_BITS: u32 = 0o700;
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -46,25 +45,26 @@ pub(crate) struct Unpacked {
     pub(crate) bytes: u64,
     /// Devices, pipes and sockets.
     pub(crate) skipped: u64,
-    /// Links that lead out of the copied tree.
+    /// Links that point out of the copied tree.
     pub(crate) links_out: u64,
 }
 
-/// Unpacks an answer's body into a directory that exists.
+/// Unpacks a response body into an existing directory.
 pub(crate) async fn unpack(body: Incoming, into: &Path) -> io::Result<Unpacked> {
     let root = rustix::fs::open(into, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     in_thread(body, move |reader| unpack_from(reader, &root)).await
 }
 
-/// Unpacks an answer's body, an archive of one file, into that file, which is empty. Returns how many bytes there were.
+/// Unpacks a response body, an archive of one file, into that empty file. Returns the number of data bytes.
 pub(crate) async fn unpack_file(body: Incoming, into: File, mut space: DiskSpace) -> io::Result<u64> {
     in_thread(body, move |reader| unpack_one(reader, &into, &mut space)).await
 }
 
-/// How long a copy that is broken off waits for its thread, which has to remove what it was at.
+/// How long an aborted copy waits for its thread, which has to delete the file that it was writing.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
-/// A thread that reads a body. Dropped before its end, it reads no more and removes the file it was at.
+/// A thread that unpacks a body. If it is dropped early, the thread stops reading and deletes the file that it was
+/// writing.
 struct Worker {
     sender: Option<mpsc::Sender<io::Result<Bytes>>>,
     ended: std::sync::mpsc::Receiver<()>,
@@ -105,7 +105,7 @@ async fn pass_on(sender: &mpsc::Sender<io::Result<Bytes>>, piece: io::Result<Byt
     sender.send(piece).await.is_ok() && good
 }
 
-/// What extension members said about the one that follows.
+/// What extension members state about the member after them.
 #[derive(Default)]
 struct Extension {
     name: Option<Vec<u8>>,
@@ -113,7 +113,7 @@ struct Extension {
     sparse: Sparse,
 }
 
-/// Puts an archive of one file into that file.
+/// Unpacks an archive of one file into that file.
 fn unpack_one(mut reader: impl Read, into: &File, space: &mut DiskSpace) -> io::Result<u64> {
     let mut written = None;
     {
@@ -158,7 +158,7 @@ pub(crate) fn unpack_from(mut reader: impl Read, root: &OwnedFd) -> io::Result<U
             }
         }
     }
-    // Read on to the end: an error of the connection shows only there.
+    // Read to the end, because an error of the connection appears only there.
     io::copy(&mut reader, &mut io::sink())?;
     Ok(done)
 }
@@ -217,7 +217,7 @@ fn pax(entry: &mut Entry<'_, impl Read>, extension: &mut Extension) -> io::Resul
     })
 }
 
-/// The bay says why it sends no more.
+/// Reports the reason that the bay gave for stopping the transfer.
 fn broke_off(entry: &mut Entry<'_, impl Read>) -> io::Result<()> {
     records(entry, |key, value| {
         if key != ARCHIVE_BROKE_OFF.as_bytes() {
@@ -242,7 +242,7 @@ fn place(
     let kind = entry.header().entry_type();
     let mode = entry.header().mode().unwrap_or(0o644) & MODE_MASK;
     let Some((last, parents)) = parts.split_last() else {
-        // The directory itself, which is there already.
+        // The directory itself, which already exists.
         return if kind == EntryType::Directory { Ok(()) } else { Err(refused(&name, "it has no name")) };
     };
     let parent = descend(root, parents).map_err(|e| refused(&name, &e.to_string()))?;
@@ -278,7 +278,7 @@ fn place(
     }
 }
 
-/// The parts of a member's name; anything that could lead elsewhere is refused.
+/// The components of a member's name. Refuses any name that could leave the tree.
 fn components(name: &[u8]) -> io::Result<Vec<OsString>> {
     if name.len() > MAX_PATH || name.contains(&0) {
         return Err(refused(name, "its name is too long or holds a NUL"));
@@ -300,7 +300,7 @@ fn components(name: &[u8]) -> io::Result<Vec<OsString>> {
 const DIRECTORY_FLAGS: OFlags =
     OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::PATH);
 
-/// Opens the parents one by one, making those that are missing. `None` is the root itself.
+/// Opens the parent directories one by one and makes the missing ones. `None` means the root itself.
 fn descend(root: &OwnedFd, parents: &[OsString]) -> io::Result<Option<OwnedFd>> {
     let mut here: Option<OwnedFd> = None;
     for part in parents {
@@ -310,7 +310,7 @@ fn descend(root: &OwnedFd, parents: &[OsString]) -> io::Result<Option<OwnedFd>> 
                 directory(at, part, OWNER_BITS | 0o055)?;
                 rustix::fs::openat(at, part.as_os_str(), DIRECTORY_FLAGS, Mode::empty())?
             }
-            // What O_NOFOLLOW with O_DIRECTORY says of a link, too.
+            // The kernel also returns these for a link, because of O_NOFOLLOW with O_DIRECTORY.
             Err(rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => {
                 return Err(io::Error::other("it lies below something that is not a directory"));
             }
@@ -336,7 +336,7 @@ fn directory(at: BorrowedFd<'_>, name: &OsString, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Takes away what is in the place of a new file, unless it is a directory.
+/// Deletes whatever a new file will replace, unless that is a directory.
 fn clear(at: BorrowedFd<'_>, name: &OsString, member: &[u8]) -> io::Result<()> {
     match rustix::fs::unlinkat(at, name.as_os_str(), AtFlags::empty()) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
@@ -360,17 +360,17 @@ fn file(
     let file = File::from(fd);
     let mtime = entry.header().mtime().unwrap_or(0);
     let written = content(entry, &file, space, sparse, member).inspect_err(|_| {
-        // A part of a file must not be taken for all of it.
+        // A partial file must not look complete.
         let _ = rustix::fs::unlinkat(at, name.as_os_str(), AtFlags::empty());
     })?;
     if let Some(time) = std::time::UNIX_EPOCH.checked_add(Duration::from_secs(mtime)) {
-        // A time is a courtesy: one the filesystem cannot hold is no reason to fail.
+        // If the filesystem cannot store the time, that is no reason to fail.
         let _ = file.set_modified(time);
     }
     Ok(written)
 }
 
-/// Writes a member's content into a new file, and returns how many bytes of data that was.
+/// Writes a member's content into a new file, and returns the number of data bytes.
 fn content(
     entry: &mut Entry<'_, impl Read>,
     file: &File,
@@ -385,7 +385,7 @@ fn content(
         into.finish()?;
         return Ok(size);
     };
-    // Before anything is written: not every filesystem can hold a file of this length.
+    // First of all, because not every filesystem supports a file of this length.
     file.set_len(real).map_err(|error| too_long(error, real))?;
     let map = sparse::map(entry, real).map_err(|why| refused(member, &why.to_string()))?;
     let mut written = 0;
@@ -451,13 +451,13 @@ fn hard_link(
     }
     clear(at, name, member)?;
     match rustix::fs::linkat(there, last.as_os_str(), at, name.as_os_str(), AtFlags::empty()) {
-        // A link to itself: it was just taken away, and so was the file.
+        // A link to itself. The file was deleted just before.
         Err(rustix::io::Errno::NOENT) => Err(refused(member, "it is a link to itself")),
         other => Ok(other?),
     }
 }
 
-/// Whether a link at this depth leads above the top of the tree.
+/// Whether a link at this depth points above the top of the tree.
 fn leads_out(depth: usize, target: &[u8]) -> bool {
     let mut depth = depth;
     for component in Path::new(OsStr::from_bytes(target)).components() {

@@ -1,4 +1,4 @@
-//! `bay-ctl services`: the verbs of `bay services`, for the bay one is in.
+//! `bay-ctl services`: the verbs of `bay services`, for the bay that the process runs in.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::failure::{Failure, Outcome};
 
 /// The path of all services.
 const BASE: &str = "/v1/services";
-/// How often the log of a service that is followed is asked for.
+/// Interval between requests for new output of a followed service.
 const POLL: Duration = Duration::from_millis(250);
 
-/// Look after the services of this bay: commands it keeps running. Only root of the bay may change them.
+/// Manage the services of this bay: commands that it keeps running. Only root of the bay may change them.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay-ctl services ls\n  bay-ctl services add web --health tcp:8000 -- npm run dev\n  bay-ctl services logs web --follow\n  bay-ctl services restart web"
@@ -27,7 +27,7 @@ pub(super) struct Services {
 
 #[derive(Debug, Args)]
 struct Add {
-    /// The service.
+    /// Name of the service.
     service: String,
     #[command(flatten)]
     definition: Definition,
@@ -35,47 +35,47 @@ struct Add {
 
 #[derive(Debug, Args)]
 struct Change {
-    /// The service.
+    /// Name of the service.
     service: String,
-    /// Return at once.
+    /// Do not wait until it is ready.
     #[arg(long)]
     no_wait: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List them, how each is and why.
+    /// List the services with their states and the reasons.
     Ls,
-    /// Show everything about one.
+    /// Show everything about a service.
     Show {
-        /// The service.
+        /// Name of the service.
         service: String,
     },
-    /// Show what it has written, over all runs that are kept. On a terminal everything but colours is made visible.
+    /// Show the output of a service from all kept runs. On a terminal everything but colours is made visible.
     Logs {
-        /// The service.
+        /// Name of the service.
         service: String,
-        /// Go on, also from run to run, until interrupted.
+        /// Continue, also from run to run, until interrupted.
         #[arg(short, long)]
         follow: bool,
-        /// Leave out this many bytes at the beginning of the log.
+        /// Skip this many bytes at the beginning of the log.
         #[arg(long, value_name = "BYTES", default_value_t = 0)]
         since_offset: u64,
-        /// Send the bytes to a terminal as they are: it obeys every sequence that the service wrote.
+        /// Send the bytes to a terminal unchanged: it obeys every sequence that the service wrote.
         #[arg(long)]
         raw: bool,
     },
-    /// Define one and start it, or replace the definition of one that exists; wait until it is ready.
+    /// Define and start a service, or replace its definition; wait until it is ready.
     Add(Box<Add>),
-    /// Start one that is stopped, done, failed or backing off, and wait until it is ready.
+    /// Start a service that is stopped, done, failed or backing off, and wait until it is ready.
     Start(Change),
-    /// Stop one: TERM to all its processes, KILL after its grace. It stays stopped when the bay is started again.
+    /// Stop a service: TERM to all its processes, KILL after its grace. It stays stopped when the bay starts again.
     Stop(Change),
-    /// Stop one and start it again, and wait until it is ready.
+    /// Stop a service, start it again, and wait until it is ready.
     Restart(Change),
-    /// Stop one, and delete it with its log.
+    /// Stop a service, and delete it with its log.
     Rm {
-        /// The service.
+        /// Name of the service.
         service: String,
     },
 }
@@ -118,7 +118,7 @@ impl Services {
     }
 }
 
-/// The bay cuts connections after some seconds, so that a slow reader asks again from where it is.
+/// Shows the log. The bay closes connections after some seconds; the client then continues from its offset.
 async fn show_log(
     guest: &mut Client,
     target: &Target,

@@ -4,7 +4,7 @@ use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use crate::output::table;
 
-/// Measures, and prints a table per contest.
+/// Runs the contests, and prints one table for each.
 pub(crate) async fn run(bench: Bench, global: &GlobalOptions) -> Outcome {
     let location = global.location();
     let client = global.client();

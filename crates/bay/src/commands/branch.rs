@@ -13,12 +13,12 @@ use crate::global_options::GlobalOptions;
 use crate::output::progress::Meter;
 use bay_text::escape::visible;
 
-/// Make the work in a bay a branch: of the repository you are in, or of a remote.
+/// Turn the work in a bay into a branch: of the repository you are in, or of a remote.
 ///
-/// The branch gets the commits made since the bay began and, on top, one commit with everything that is not committed.
-/// It is read first as `bay review` does; a secret stops it unless --allow-secrets is given.
-/// Nothing is checked out, and a branch that has other commits is left alone unless --force is given. A push is made
-/// with your own git, its settings and your credentials, from a repository that holds nothing but the checked work.
+/// The branch has the commits made since the bay began, and one more commit with all uncommitted changes. The work is
+/// checked first as `bay review` does; a secret stops it unless --allow-secrets is given. Nothing is checked out. An
+/// existing branch with other commits stays unchanged unless --force is given. The push uses your own git, its settings
+/// and your credentials, from a repository that contains only the checked work.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay branch web fix-login                        a branch in the repository you are in\n  bay branch web --push origin fix-login          and in its remote, without one here\n  bay branch web --push git@example.org:me/project.git fix-login"
@@ -28,13 +28,13 @@ pub(crate) struct Branch {
     name: String,
     /// The branch, without refs/heads/.
     branch: String,
-    /// Push it to this path, URL or remote of the repository you are in.
+    /// Push the branch to this path, URL or remote of the repository you are in.
     #[arg(long, value_name = "REMOTE")]
     push: Option<String>,
     /// Replace a branch that has other commits.
     #[arg(short, long)]
     force: bool,
-    /// Let what looks like a secret leave.
+    /// Permit text that looks like a secret.
     #[arg(long)]
     allow_secrets: bool,
     #[command(flatten)]
@@ -45,7 +45,7 @@ impl Branch {
     pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         check_branch(&self.branch)?;
-        // Whether it can arrive is known before the bay is asked for anything.
+        // Check the target before asking the bay for anything.
         let target = match &self.push {
             Some(remote) => Target::Remote(push::address(remote).await?),
             None => Target::Here(here(bay).await?),
@@ -138,7 +138,7 @@ async fn here(bay: &str) -> Result<LocalRepo, ApiError> {
         ApiError::new(
             ErrorCode::RepoNotFound,
             format!("{} is in no git repository that could get a branch", dir.display()),
-            format!("go into one, or name a remote with --push; `bay bundle {bay} > FILE` needs neither"),
+            format!("change into one, or name a remote with --push; `bay bundle {bay} > FILE` needs neither"),
         )
     })
 }

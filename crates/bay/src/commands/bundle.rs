@@ -15,13 +15,13 @@ use crate::output::progress::Meter;
 
 /// Write the work in a bay to standard output as a git bundle.
 ///
-/// The bundle has one branch, named like the bay: the commits made since the bay began and, on top, one commit with
-/// everything that is not committed. It builds on the commit the bay began from, so it can be fetched where that is; a
-/// bay that began without a commit gives its whole history. The agent's index, HEAD and files are not touched. Git runs
-/// on the agent's tree inside the bay only; what comes out is checked and written anew before it is handed on.
+/// The bundle has one branch with the bay's name: the commits made since the bay began, and one more commit with all
+/// uncommitted changes. It builds on the commit that the bay began from, so fetch it into a repository that has that
+/// commit. If the bay began without a commit, the bundle has its whole history. The agent's index, HEAD and files stay
+/// unchanged. Git runs on the agent's tree only inside the bay; its output is checked and rewritten before you get it.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay bundle web > web.bundle\n  git fetch web.bundle web:from-web     then, where the work shall go\n  bay bundle web --committed-only | ssh host 'cat > web.bundle'"
+    after_help = "Examples:\n  bay bundle web > web.bundle\n  git fetch web.bundle web:from-web     then, in the repository that receives it\n  bay bundle web --committed-only | ssh host 'cat > web.bundle'"
 )]
 pub(crate) struct Bundle {
     /// Name or id of the bay.
@@ -30,13 +30,13 @@ pub(crate) struct Bundle {
     what: What,
 }
 
-/// What `bundle` and `branch` take.
+/// The options that `bundle` and `branch` share.
 #[derive(Debug, Args)]
 pub(super) struct What {
-    /// Leave out what is not committed.
+    /// Leave out uncommitted changes.
     #[arg(long)]
     pub(super) committed_only: bool,
-    /// Message of the commit that uncommitted changes become [default: Uncommitted work in bay NAME].
+    /// Message of the commit with the uncommitted changes [default: Uncommitted work in bay NAME].
     #[arg(short, long, value_name = "TEXT", conflicts_with = "committed_only")]
     pub(super) message: Option<String>,
 }
@@ -79,7 +79,7 @@ impl Bundle {
 async fn write(view: &BayView, work: &Work) -> Result<Leaving, Failure> {
     let leaving = review(work).await?;
     let bundle = work.clean.bundle(&work.tip, view.name.as_str(), work.base.as_deref()).await?;
-    // A thread of its own: whoever reads the bundle may take any time, and Ctrl-C must still work.
+    // A separate thread: the reader of the bundle may be slow, and Ctrl-C must still work.
     let copied = tokio::task::spawn_blocking(move || {
         let mut out = io::stdout().lock();
         io::copy(&mut File::open(bundle)?, &mut out)?;
@@ -106,13 +106,13 @@ fn tell(view: &BayView, work: &Work, leaving: &Leaving, json: bool) {
         None => String::new(),
     };
     crate::output::talk(&format!(
-        "{name} at {}: {}{on}; `git fetch FILE {name}:BRANCH` takes it in",
+        "{name} at {}: {}{on}; `git fetch FILE {name}:BRANCH` fetches it",
         short(&work.tip),
         leaving.told()
     ));
 }
 
-/// What a person should know of the work beyond its size.
+/// What a person should know about the work besides its size.
 pub(super) fn notes(work: &Work, leaving: &Leaving) -> Vec<String> {
     let mut notes = Vec::new();
     match work.kind {

@@ -6,7 +6,7 @@ use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use bay_text::escape::visible;
 
-/// Capture a bay as it is now, while everything in it runs: its files always, and what runs where that can be.
+/// Capture a bay while it runs: its files always, and its memory if possible.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay checkpoint web -m 'before the migration'\n  bay checkpoint web --files-only\n  bay restore web v1"
@@ -17,10 +17,10 @@ pub(crate) struct Checkpoint {
     /// A description.
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
-    /// Capture what runs too, or fail.
+    /// Capture the memory too, or fail.
     #[arg(long, conflicts_with = "files_only")]
     memory: bool,
-    /// Capture the files alone.
+    /// Capture the files only.
     #[arg(long)]
     files_only: bool,
 }
@@ -47,7 +47,7 @@ impl Checkpoint {
     }
 }
 
-/// One line of what there is now.
+/// One line about the new checkpoint.
 pub(crate) fn said(bay: &str, made: &CheckpointView) -> String {
     let what = match made.kind {
         CheckpointKind::Files => "files".to_owned(),

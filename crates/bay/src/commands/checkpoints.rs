@@ -10,7 +10,7 @@ use crate::output::age::since;
 use crate::output::table;
 use bay_text::escape::one_line;
 
-/// Manage the checkpoints of a bay. The newest can be read inside it below /.bay/checkpoints.
+/// Manage the checkpoints of a bay. The newest ones are readable inside it below /.bay/checkpoints.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay checkpoints ls web\n  bay checkpoints rm web v1 v2")]
 pub(crate) struct Checkpoints {
@@ -20,16 +20,16 @@ pub(crate) struct Checkpoints {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List them, oldest first. A star marks the one that the bay descends from.
+    /// List the checkpoints, oldest first. A star marks the one that the bay descends from.
     Ls {
         /// Name or id of the bay.
         name: String,
     },
-    /// Remove some. No other checkpoint and no bay depends on them.
+    /// Delete checkpoints. No other checkpoint and no bay depends on them.
     Rm {
         /// Name or id of the bay.
         name: String,
-        /// Which: v1, v2, …
+        /// The checkpoints: v1, v2, …
         #[arg(required = true, value_name = "CHECKPOINT")]
         checkpoints: Vec<CheckpointName>,
     },
@@ -52,7 +52,8 @@ impl Checkpoints {
             }
             Verb::Rm { name, checkpoints } => {
                 let bay = crate::naming::bay(&name)?;
-                // All are looked up before the first is gone: a slip in the third must not cost the first two.
+                // Look up all of them before deleting the first: a typing error in the third must not cost the first
+                // two.
                 let all: Vec<CheckpointView> = client.get(&bay_path(bay, "/checkpoints")).await?;
                 let missing = checkpoints.iter().find(|name| !all.iter().any(|known| known.name == **name));
                 if let Some(missing) = missing {
@@ -69,7 +70,7 @@ impl Checkpoints {
                     if global.json {
                         crate::output::json(&serde_json::json!({ "removed": checkpoint }))?;
                     } else {
-                        crate::output::data(&format!("{checkpoint} of {bay} is gone"))?;
+                        crate::output::data(&format!("{checkpoint} of {bay} is deleted"))?;
                     }
                 }
             }

@@ -7,7 +7,7 @@ use crate::failure::Outcome;
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  bay completions bash > /etc/bash_completion.d/bay")]
 pub(crate) struct Completions {
-    /// Which shell.
+    /// The shell.
     shell: Shell,
 }
 

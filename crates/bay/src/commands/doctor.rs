@@ -5,7 +5,7 @@ use crate::doctor::{self, report};
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 
-/// Check what this host can and cannot do for bays, what that costs, and how to fix it. Needs no daemon.
+/// Check what this host supports for bays, what is missing, and how to fix it. Needs no daemon.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay doctor\n  bay doctor --json | jq '.checks[] | select(.state != \"ok\")'"

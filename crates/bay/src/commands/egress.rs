@@ -13,19 +13,19 @@ use bay_text::clip;
 use bay_text::escape::visible;
 use bay_text::shell::command;
 
-/// Characters of a request, of a reason and of a command that have a place in a line.
+/// Most characters of a request, of a reason and of a command in a line.
 const REQUEST: usize = 300;
 const REASON: usize = 200;
 const COMMAND: usize = 80;
 /// Columns before the request.
 const WORDS_AT: usize = 27;
-/// The sender of a request whose socket was gone before the kernel could be asked about it.
+/// The sender of a request, if its socket was closed before the kernel could be asked.
 const UNKNOWN: &str = "by an unknown process";
 
-/// Show what a bay sent and tried to send: one line per request or connection, and who was behind it.
+/// Show what a bay sent and tried to send: one line per request or connection, with the process behind it.
 ///
-/// The first column is the number for `bay policy explain`. What was let out is shown when it is over, or as `open` while it is
-/// under way; what was refused at once. The bay may be one that was removed, by its id.
+/// The first column is the number for `bay policy explain`. A permitted request appears when it ends, or as `open`
+/// while it is under way. A refused request appears immediately. For a bay that was removed, use its id.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay egress web\n  bay egress web --follow --denied\n  bay egress web --since 10m --json | jq -r 'select(.outcome == \"denied\").request'\n  bay policy explain web 1041\n\nWith --json every line is an object; docs/egress.md has its fields."
@@ -33,10 +33,10 @@ const UNKNOWN: &str = "by an unknown process";
 pub(crate) struct Egress {
     /// Name or id of the bay.
     name: String,
-    /// Only what was refused.
+    /// Only refused requests.
     #[arg(long)]
     denied: bool,
-    /// Questions for names too.
+    /// Include DNS lookups.
     #[arg(long)]
     lookups: bool,
     #[command(flatten)]
@@ -72,7 +72,7 @@ impl Egress {
         if end.end == EndOfTimeline::BayRemoved {
             return;
         }
-        // What was dropped is worth a line, but not a failure.
+        // If there is no answer, the count of dropped packets is omitted.
         let state: Option<EgressState> = global.client().get(&bay_path(&self.name, "/egress")).await.ok();
         if let Some(line) = state.and_then(|state| dropped(&state)) {
             talk(&line);
@@ -80,21 +80,21 @@ impl Egress {
     }
 }
 
-/// What leads nowhere and has no line of its own.
+/// Packets that were dropped, which have no lines of their own.
 fn dropped(state: &EgressState) -> Option<String> {
     if !state.open {
-        return Some("the bay's way out is closed: nothing leaves it now".to_owned());
+        return Some("the bay's egress is closed: nothing can leave it now".to_owned());
     }
     let counts = [
         (state.dropped.udp, "UDP packet"),
         (state.dropped.icmp, "ping"),
         (state.dropped.other, "packet of another protocol"),
-        (state.dropped.dns, "question for a name beyond what is answered"),
+        (state.dropped.dns, "DNS query that was not answered"),
     ];
     let told = counts.into_iter().filter(|(number, _)| *number > 0).map(|(number, noun)| match noun {
         "packet of another protocol" if number > 1 => format!("{number} packets of other protocols"),
-        "question for a name beyond what is answered" if number > 1 => {
-            format!("{number} questions for names beyond what is answered")
+        "DNS query that was not answered" if number > 1 => {
+            format!("{number} DNS queries that were not answered")
         }
         noun => count(number, noun),
     });
@@ -117,7 +117,7 @@ impl Reader for Shown {
 
 impl Shown {
     fn show(&mut self, entry: &EgressEntry) -> Result<(), Failure> {
-        // What is under way comes with a lower number than what was told before it.
+        // A request under way may have a lower number than one that was reported before.
         self.last = self.last.max(Some(entry.seq));
         if self.json {
             return crate::output::json_line(entry);
@@ -154,7 +154,7 @@ fn colour(entry: &EgressEntry) -> &'static str {
     }
 }
 
-/// A word of seven letters at most.
+/// A mark of at most seven letters.
 fn mark(entry: &EgressEntry) -> String {
     match (entry.outcome, entry.status, entry.ending.as_deref()) {
         (EgressOutcome::Ended, Some(status), _) => status.to_string(),
@@ -172,7 +172,7 @@ fn mark(entry: &EgressEntry) -> String {
     }
 }
 
-/// Everything behind the mark, harmless to a terminal.
+/// Everything after the mark, safe for a terminal.
 fn words(entry: &EgressEntry) -> String {
     let request = clip(&visible(&entry.request), REQUEST);
     if entry.outcome == EgressOutcome::Repeated {
@@ -211,7 +211,7 @@ fn words(entry: &EgressEntry) -> String {
     parts.join(" · ")
 }
 
-/// Who it was: exec, service or container, and the process as far as it could be seen.
+/// The sender: exec, service or container, and the process if it could be identified.
 fn behind(entry: &EgressEntry, who: &Who) -> Option<String> {
     let argv = |argv: &[String]| clip(&command(argv), COMMAND);
     let process = who.process.as_ref().map(|process| {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_told_with_its_status_its_size_and_who_sent_it() {
+    fn a_request_is_shown_with_its_status_its_size_and_its_sender() {
         let mut one = entry(EgressOutcome::Ended);
         (one.ending, one.status, one.received, one.ms) =
             (Some("answered".to_owned()), Some(200), Some(2048), Some(35));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_not_known_is_said_to_be_unknown() {
+    fn an_unknown_sender_is_shown_as_unknown() {
         let mut one = entry(EgressOutcome::Ended);
         one.ending = Some("abandoned".to_owned());
         assert_eq!(mark(&one), "gone");
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_a_bay_says_is_obeyed_by_a_terminal() {
+    fn a_terminal_obeys_no_text_of_a_bay() {
         let evil = "a\u{1b}]52;c;aGk=\u{7}\r\n\u{9b}2J\u{202e}b".to_owned();
         let process = Process { pid: 1, host_pid: 1, exe: evil.clone(), argv: vec![evil.clone()] };
         for outcome in [
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_is_counted_by_its_kind() {
+    fn dropped_packets_are_counted_by_kind() {
         let told = |udp, icmp, other, dns| {
             dropped(&EgressState { open: true, dropped: DroppedPackets { udp, icmp, other, dns } })
         };

@@ -10,13 +10,13 @@ use crate::{session, terminal};
 
 /// Run a command in a bay with this terminal's input, output and exit code.
 ///
-/// Exits with the command's own code, 128 + N when signal N ended it, 124 when its time was up, 126 or 127 when it
-/// could not be started, and 125 when Workbay itself failed. The first Ctrl-C goes to the command, the second kills
-/// everything it started, the third ends this program. A daemon that restarts meanwhile is waited for; no output is
-/// lost.
+/// Exits with the command's own code; 128 + N if signal N ended it; 124 after a timeout; 126 or 127 if it could not be
+/// started; 125 if Workbay itself failed. The first Ctrl-C goes to the command, the second kills everything it started,
+/// and the third ends this program. If the daemon restarts meanwhile, this program waits for it; no output is lost.
 ///
-/// With -t this terminal is the command's: it obeys everything that the command writes. Without -t a terminal gets the
-/// command's text and colours, and any other sequence is shown as text; a pipe or a file gets every byte as it is.
+/// With -t the command controls this terminal: the terminal obeys everything that the command writes. Without -t a
+/// terminal gets the command's text and colours, and any other sequence is shown as text. A pipe or a file gets every
+/// byte unchanged.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay exec web -- cargo test\n  bay exec web -t -- vim README.md\n  bay exec web --ask -- make release\n  tar c data | bay exec web -- tar x -C /tmp\n  bay exec web -d -- npm run dev   then: bay logs web 3 --follow, with the number it printed"
@@ -26,23 +26,23 @@ pub(crate) struct Exec {
     name: String,
     #[command(flatten)]
     options: Options,
-    /// Give the command a terminal. When standard input ends, or there is none, the command is told so by the terminal's
-    /// end-of-file character (Ctrl-D), so that this works in scripts too.
+    /// Give the command a terminal. If standard input ends, or there is none, the terminal sends its end-of-file
+    /// character (Ctrl-D), so that this works in scripts too.
     #[arg(short, long)]
     tty: bool,
-    /// Attach standard input even when it is a terminal and no -t is given.
+    /// Attach standard input even if it is a terminal and no -t is given.
     #[arg(short, long, conflicts_with = "no_stdin")]
     interactive: bool,
-    /// Attach no standard input, so that a loop around this keeps its own.
+    /// Attach no standard input, so that a surrounding shell loop keeps its own.
     #[arg(short, long)]
     no_stdin: bool,
     /// Start it, print its number and return; `bay logs NAME NUMBER` shows its output.
     #[arg(short, long, conflicts_with_all = ["tty", "interactive"])]
     detach: bool,
-    /// Run it only when a person has allowed it: `bay approvals` shows what waits.
+    /// Run it only after a person has allowed it. `bay approvals` shows pending approvals.
     #[arg(long)]
     ask: bool,
-    /// Without -t: send the output to a terminal as it is. It obeys every sequence that the command writes.
+    /// Without -t: send the output to a terminal unchanged. The terminal obeys every sequence that the command writes.
     #[arg(long, conflicts_with = "detach")]
     raw: bool,
     /// The command and its arguments.
@@ -50,10 +50,10 @@ pub(crate) struct Exec {
     pub(crate) command: Vec<String>,
 }
 
-/// What `exec` and `shell` share.
+/// Options that `exec` and `shell` share.
 #[derive(Debug, Default, Args)]
 pub(super) struct Options {
-    /// Set a variable; NAME alone passes on the caller's value.
+    /// Set a variable. NAME alone passes on the caller's value.
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
     /// Directory to run in [default: /workspace].
@@ -62,10 +62,10 @@ pub(super) struct Options {
     /// User of the bay, by name or number [default: root].
     #[arg(short, long)]
     user: Option<String>,
-    /// Kill everything it started after this many seconds.
+    /// Kill everything that the command started after this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
-    /// The agent's tool call this belongs to; kept with the exec.
+    /// The agent's tool call that runs the command; kept with the exec.
     #[arg(long, value_name = "ID")]
     tool_call: Option<String>,
 }
@@ -108,7 +108,7 @@ impl Exec {
                 }
             };
             tokio::pin!(running);
-            // Whoever waits for a person is told so, and goes on waiting.
+            // If the command waits for an approval, report that and continue to wait.
             tokio::select! {
                 outcome = &mut running => outcome,
                 () = waiting => running.await,
@@ -122,7 +122,7 @@ impl Exec {
         if self.detach {
             return Ok(spec);
         }
-        // A terminal is only read on request: a job in the background would be stopped for it.
+        // Read a terminal only on request: reading it would stop a background job.
         let wanted = self.interactive || self.tty || !terminal::stdin_is_terminal();
         spec.stdin = wanted && !self.no_stdin && !terminal::stdin_is_nothing();
         if self.tty {
@@ -132,7 +132,7 @@ impl Exec {
     }
 }
 
-/// Adds a terminal of the caller's size and kind.
+/// Adds a terminal with the caller's size and type.
 pub(super) fn with_terminal(spec: &mut ExecSpec) {
     spec.tty = Some(session::tty_size());
     for variable in ["TERM", "COLORTERM"] {
@@ -148,7 +148,7 @@ async fn start(client: &mut Client, bay: &str, spec: &ExecSpec, json: bool) -> O
     if json {
         crate::output::json(&view)?;
     } else {
-        // One word on standard output, which every verb takes for an exec.
+        // Only the number goes to standard output. Every verb accepts it as an exec.
         crate::output::data(&view.number.to_string())?;
         crate::output::talk(&format!(
             "exec {0} ({1}) runs in the background: `bay logs {bay} {0} --follow` shows what it says, \

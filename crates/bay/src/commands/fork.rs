@@ -7,7 +7,7 @@ use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use bay_text::escape::one_line;
 
-/// Make new bays that begin where a bay is now, or was at a checkpoint. None of them sees what another does.
+/// Make new bays from the present state of a bay, or from a checkpoint. They are isolated from each other.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay fork web --count 3\n  bay fork web --from v2 --name fix\n  bay compare fix-1 fix-2 --run 'make test'"
@@ -15,16 +15,16 @@ use bay_text::escape::one_line;
 pub(crate) struct Fork {
     /// Name or id of the bay.
     name: String,
-    /// How many.
+    /// Number of new bays.
     #[arg(long, value_name = "N", default_value_t = 1)]
     count: u32,
-    /// The checkpoint they begin from: v1, v2, … [default: one that is made now]
+    /// The checkpoint to begin from: v1, v2, … [default: a new one]
     #[arg(long, value_name = "CHECKPOINT")]
     from: Option<CheckpointName>,
-    /// What they are called, with a number behind it [default: the bay's name and -fork].
+    /// Prefix of their names; a number follows it [default: the bay's name and -fork].
     #[arg(long = "name", value_name = "PREFIX")]
     prefix: Option<String>,
-    /// Start them from the files alone, without what runs.
+    /// Start them from the files only, without the memory.
     #[arg(long)]
     files_only: bool,
 }

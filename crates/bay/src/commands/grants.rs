@@ -13,8 +13,8 @@ use bay_text::percent::segment;
 
 /// Allow a bay a single request for a while, and revoke that.
 ///
-/// A grant answers what a policy asks about and stands in for a missing rule. It is above no deny and not above the
-/// host's policy, and it ends with its time, or when the bay is stopped, replaced or restored.
+/// A grant answers an ask of the policy, and replaces a missing rule. It overrides no deny, and no missing rule of the
+/// host's policy. It ends when its time is over, or when the bay is stopped, replaced or restored.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay grants add web \"PUT https://files.example.com/report.pdf\" --for 10m\n  bay grants ls web\n  bay grants rm web g-1f00ba12"
@@ -40,7 +40,7 @@ enum Verb {
         /// For how long, such as 90s, 10m, 2h.
         #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "10m")]
         for_s: u64,
-        /// What to call it [default: a name is made].
+        /// The id of the grant [default: a generated one].
         #[arg(long)]
         id: Option<String>,
     },
@@ -94,7 +94,7 @@ impl Grants {
                     if global.json {
                         json(&gone)?;
                     } else {
-                        data(&format!("{} of {bay} is gone", visible(&gone.id)))?;
+                        data(&format!("{} of {bay} is revoked", visible(&gone.id)))?;
                     }
                 }
             }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_has_a_unit_and_an_end() {
+    fn a_time_has_a_unit_and_a_limit() {
         assert_eq!(time("10m"), Ok(600));
         assert_eq!(time("1h 30m"), Ok(5400));
         for odd in ["", "10", "-5m", "0s", "soon"] {

@@ -12,7 +12,7 @@ use crate::output::{count, size, table};
 use bay_text::escape::{one_line, visible};
 use bay_text::percent::segment;
 
-/// Manage the images that bays' root filesystems start as.
+/// Manage the images that bays' root filesystems begin as.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay images ls\n  bay images import host --add ~/.cargo --add ~/.rustup\n  bay images import tar:rootfs.tar --name debian"
@@ -24,23 +24,23 @@ pub(crate) struct Images {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List them.
+    /// List the images.
     Ls,
-    /// Import one: the host's own tools, a directory or a tar file.
+    /// Import an image: the host's own tools, a directory or a tar file.
     Import {
         /// `host`, `dir:PATH` or `tar:PATH`.
         source: String,
-        /// What to call it [default: from the source].
+        /// Name of the image [default: from the source].
         #[arg(long)]
         name: Option<String>,
-        /// Take a directory along with `host`, such as a toolchain in a home directory.
+        /// With `host`: also copy this directory, such as a toolchain in a home directory.
         #[arg(long, value_name = "DIR")]
         add: Vec<String>,
-        /// Import again even when nothing changed.
+        /// Import again even if nothing changed.
         #[arg(long)]
         force: bool,
     },
-    /// Remove one that no bay uses.
+    /// Remove an image that no bay uses.
     Rm {
         /// Name or id.
         image: String,
@@ -97,7 +97,7 @@ impl Images {
     }
 }
 
-/// Where it came from, and what was added to it: two images of one name differ in that.
+/// The source and what was added to it. Two images of one name can differ in that.
 fn source(image: &ImageView) -> String {
     let added = image.add.iter().map(|path| format!(" + {}", path.display()));
     visible(&format!("{}{}", image.source, added.collect::<String>()))

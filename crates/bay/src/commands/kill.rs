@@ -13,15 +13,15 @@ use bay_text::percent::segment;
 use bay_text::shell::command;
 
 const SIGKILL: i32 = 9;
-/// How long a killed command is waited for. Longer than its guest waits before it gives it up.
+/// How long to wait for a killed command. Longer than its guest waits before it gives up on it.
 const ENDED_WITHIN: Duration = Duration::from_secs(8);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
-/// Characters of a command line that are shown.
+/// Most characters of a command line that are shown.
 const COMMAND: usize = 60;
 
 /// End a command with every process in its control group, or send it a signal.
 ///
-/// The group has every process that the command started, unless root in the bay moved it to another group.
+/// The group contains every process that the command started, unless root in the bay moved it to another group.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay kill web 3\n  bay kill web 3 --signal INT")]
 pub(crate) struct Kill {
@@ -29,10 +29,10 @@ pub(crate) struct Kill {
     name: String,
     /// The exec: its number, its id, or the end of its id.
     exec: String,
-    /// Signal by name or number; anything but KILL goes to the command's own process group.
+    /// Signal by name or number. Any signal but KILL goes to the command's own process group.
     #[arg(short, long, default_value = "KILL")]
     signal: String,
-    /// Send it to every process in the command's control group.
+    /// Send the signal to every process in the command's control group.
     #[arg(long)]
     tree: bool,
 }
@@ -80,7 +80,7 @@ fn hangs(bay: &str, exec: &ExecView) -> ApiError {
     )
 }
 
-/// What was done to an exec that looked so before, and to so many processes that it had left.
+/// The result, given the exec's earlier state and the number of processes that it had left.
 fn done(bay: &str, exec: &ExecView, signal: &str, request: SignalRequest, left: u64) -> String {
     let what = format!("{} of {bay} ({})", exec.number, clip(&command(&exec.argv), COMMAND));
     if exec.hangs() {
@@ -97,7 +97,7 @@ fn done(bay: &str, exec: &ExecView, signal: &str, request: SignalRequest, left: 
         };
     }
     match (request.signal, request.tree) {
-        // Root in the bay can move a process out of the group, so nothing is said of processes that left it.
+        // Root in the bay can move a process out of the group, so the message makes no claim about such processes.
         (SIGKILL, _) => format!("{what} was ended, with every process in its control group"),
         (_, true) => format!("{what} and every process in its control group got the signal {signal}"),
         (_, false) => format!("{what} got the signal {signal}"),

@@ -1,4 +1,4 @@
-//! What the verbs on bays that exist have in common.
+//! What all verbs on existing bays share.
 
 use bay_client::{Client, ShowProgress, bay_path, empty};
 use bay_types::ApiError;
@@ -10,8 +10,8 @@ use crate::global_options::GlobalOptions;
 use crate::output::progress::Meter;
 use bay_text::escape::one_line;
 
-/// What each name of several means, each bay once. All are looked up before anything is done to the first: a slip in
-/// the third name must not cost the first two.
+/// Resolves several names, each bay once. It resolves all before anything is done to the first: a typing error in the
+/// third name must not cost the first two.
 pub(super) async fn resolve(client: &mut Client, names: &[String]) -> Result<Vec<String>, ApiError> {
     let names = names.iter().map(|name| crate::naming::bay(name)).collect::<Result<Vec<_>, _>>()?;
     if let [only] = names[..] {
@@ -28,7 +28,7 @@ pub(super) async fn resolve(client: &mut Client, names: &[String]) -> Result<Vec
     Ok(bays)
 }
 
-/// Asks for the change of each bay and waits until the daemon says that it is so.
+/// Requests the change of each bay and waits until the daemon reports that it is done.
 pub(super) async fn change(global: &GlobalOptions, names: &[String], verb: &str, doing: &str) -> Outcome {
     let mut client = global.client();
     for bay in resolve(&mut client, names).await? {

@@ -16,15 +16,15 @@ use crate::output::{output_check, talk, written};
 use crate::session::Ends;
 use bay_text::percent::segment;
 
-/// How long a daemon may be away while its output is followed.
+/// How long a daemon may be unreachable while its output is followed.
 const REFOLLOW_FOR: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Show what a command has written, also after it or its bay has ended.
+/// Show the output of a command, also after it or its bay has ended.
 ///
-/// On a terminal everything but colours is made visible: a sequence that would set the clipboard or the title, clear the
-/// screen or move the cursor is shown as text, such as `\x1b]52;`. A line that overwrites itself is shown in all its
-/// states. A pipe or a file gets every byte as it was written.
+/// On a terminal everything but colours is made visible. A sequence that would set the clipboard or the title, clear
+/// the screen or move the cursor is shown as text, such as `\x1b]52;`. A line that overwrites itself is shown in all
+/// its states. A pipe or a file gets every byte unchanged.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay logs web 3\n  bay logs web 3 --follow\n  bay logs web 3 --since-offset 4096\n\nWith --json every line is an object: {\"stream\", \"offset\", \"text\"}, {\"dropped\", \"why\"} where output is missing, and at the end {\"check\"} and {\"exit\"}. The check says whether the output is what the command wrote: its state is intact, changed, missing, unchecked or partial."
@@ -34,13 +34,13 @@ pub(crate) struct Logs {
     name: String,
     /// The exec: its number, its id, or the end of its id.
     exec: String,
-    /// Go on until the command ends.
+    /// Continue until the command ends.
     #[arg(short, long)]
     follow: bool,
-    /// Leave out this many bytes at the beginning.
+    /// Skip this many bytes at the beginning.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     since_offset: u64,
-    /// Send the bytes to a terminal as they are: it obeys every sequence that the command wrote.
+    /// Send the bytes to a terminal unchanged: it obeys every sequence that the command wrote.
     #[arg(long)]
     raw: bool,
 }
@@ -68,7 +68,7 @@ impl Logs {
     }
 }
 
-/// Kept output of an exec or a service.
+/// The kept output of an exec or a service.
 pub(super) struct Source<'a> {
     pub(super) bay: &'a str,
     pub(super) path: String,
@@ -77,7 +77,7 @@ pub(super) struct Source<'a> {
     pub(super) raw: bool,
 }
 
-/// How output is shown: as lines of JSON, or on the two streams.
+/// The format of the output: lines of JSON, or the two streams.
 #[derive(Debug)]
 pub(crate) struct Printer {
     json: bool,
@@ -85,7 +85,7 @@ pub(crate) struct Printer {
 }
 
 impl Printer {
-    /// Says something among the output.
+    /// Prints a message among the output.
     fn talk(&mut self, text: &str) -> Result<(), Failure> {
         written(self.streams.interrupt())?;
         talk(text);
@@ -96,7 +96,7 @@ impl Printer {
         Self { json, streams: Streams::new(raw) }
     }
 
-    /// Prints what `work` reads, and ends its colours however it ends; also by a signal, whose exit code is returned.
+    /// Prints what `work` reads, and resets the colours at the end, even after a signal, whose exit code it returns.
     pub(crate) async fn ended(&mut self, work: impl AsyncFnOnce(&mut Self) -> Outcome) -> Outcome {
         let outcome = if self.streams.filtered() {
             let mut ends = Ends::listen().map_err(|e| bay_client::local("listening for signals", &e))?;
@@ -113,7 +113,7 @@ impl Printer {
 }
 
 impl Source<'_> {
-    /// Prints it, and goes on over a daemon that restarts and a bay that is paused.
+    /// Prints the output. Continues when the daemon restarts and while the bay is paused.
     pub(super) async fn show(self, global: &GlobalOptions) -> Outcome {
         let mut printer = Printer::new(global.json, self.raw);
         printer.ended(async |printer| self.print(global, printer).await).await
@@ -133,7 +133,7 @@ impl Source<'_> {
                 Ok(End::Cut) => {}
                 Err(Failure::Api { error, .. })
                     if self.follow && passing(&error) && (offset > 0 || away_since.is_some()) => {}
-                // It stands still, and what it says goes on where it was.
+                // The bay is paused. Its output continues when the bay does.
                 Err(Failure::Api { error, .. })
                     if followed
                         && self.follow
@@ -149,7 +149,7 @@ impl Source<'_> {
                 away_since = None;
             }
             if away_since.get_or_insert_with(Instant::now).elapsed() > REFOLLOW_FOR {
-                return Err(broken("the daemon did not come back").into());
+                return Err(broken("the daemon did not answer in time").into());
             }
             tokio::time::sleep(POLL).await;
         }
@@ -172,12 +172,12 @@ impl Source<'_> {
         let client = global.client();
         let mut client = if may_start { client } else { client.another_without_starting() };
         let end = read(&mut client, &path, offset, printer, self.follow).await?;
-        // Without an exit frame a finished body means: this is all there is so far.
+        // If the body ends without an exit frame, it contained all the output so far.
         Ok(end.unwrap_or(if self.follow { End::Cut } else { End::Done }))
     }
 }
 
-/// Prints one answer and counts its bytes. None when it was whole and did not say how the command ended.
+/// Prints one response and counts its bytes. `None` if it was complete and did not say how the command ended.
 pub(crate) async fn read(
     client: &mut Client,
     path: &str,
@@ -206,11 +206,11 @@ pub(crate) async fn read(
     Ok(None)
 }
 
-/// For somebody who followed: an end that the command did not choose.
+/// Reports, to a person who follows, an end that the command did not choose.
 fn say_why(exit: Exit) {
     let why = match exit.reason {
         EndReason::Stopped => "its bay was stopped",
-        EndReason::Lost => "the bay's first process died under it",
+        EndReason::Lost => "the bay's first process died",
         EndReason::TimedOut => "its time was up",
         EndReason::Killed => "it was killed by `bay kill`",
         EndReason::Exited | EndReason::Signaled => return,
@@ -267,7 +267,7 @@ fn show(frame: Frame, offset: &mut u64, printer: &mut Printer) -> Result<Option<
 fn missing(Gap { dropped, why }: Gap, from: u64) -> String {
     match why {
         GapReason::Bound => {
-            format!("{dropped} bytes from byte {from} on were dropped: the kept output is bounded")
+            format!("{dropped} bytes from byte {from} on were dropped: the size of kept output is limited")
         }
         GapReason::DiskFull if dropped == 0 => format!(
             "output from byte {from} on is not kept and will be gone soon: the disk of the bay had no room for it"
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_with_its_reason() {
+    fn missing_output_is_reported_with_its_reason() {
         let told = |dropped, why| missing(Gap { dropped, why }, 10);
         assert!(told(5, GapReason::Bound).contains("5 bytes from byte 10 on were dropped"));
         assert!(told(5, GapReason::DiskFull).contains("the disk of the bay was full"));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_check_of_the_output_is_a_line_of_its_own_in_json() {
+    fn the_output_check_is_a_separate_line_in_json() {
         let check = OutputCheck::Unchecked { from: 1, to: 2 };
         let json = serde_json::to_string(&Line::Check { check }).unwrap();
         assert_eq!(json, r#"{"check":{"state":"unchecked","from":1,"to":2}}"#);

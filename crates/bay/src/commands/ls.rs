@@ -10,10 +10,10 @@ use crate::output::table;
 use bay_text::clip;
 use bay_text::escape::visible;
 
-/// How much of a reason fits in a table; `bay show` has it whole.
+/// Most characters of a reason in the table. `bay show` prints it whole.
 const REASON: usize = 60;
 
-/// List the bays, what state each is in, since when and why.
+/// List the bays with their states, since when, and why.
 #[derive(Debug, Args)]
 #[command(
     visible_alias = "list",
@@ -58,7 +58,7 @@ fn render(bays: &[BayView], now: Timestamp) -> String {
     table.trim_fmt()
 }
 
-/// Where a bay's workspace came from, in a few words.
+/// The origin of a bay's workspace, in a few words.
 pub(super) fn source(bay: &BayView) -> String {
     let Some(origin) = &bay.origin else {
         return "-".to_owned();

@@ -11,8 +11,8 @@ use bay_text::percent::segment;
 
 /// Notify somebody of pending approvals.
 ///
-/// A webhook gets a signed message for each question and each answer. Messages that do not arrive are sent again for a
-/// while; nothing ever waits for them.
+/// A webhook gets a signed message for each approval and each answer. If a message cannot be delivered, it is sent
+/// again for a while. No approval waits for it.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay notify add webhook https://hooks.example.com/workbay\n  bay notify test hook-1f00ba12\n  bay notify ls\n  bay notify rm hook-1f00ba12"
@@ -24,14 +24,14 @@ pub(crate) struct Notify {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Add a place to notify.
+    /// Add a destination for notifications.
     Add {
         #[command(subcommand)]
         kind: Kind,
     },
-    /// List the places that are notified.
+    /// List the destinations.
     Ls,
-    /// Stop notifying a place.
+    /// Remove a destination.
     Rm {
         #[arg(value_name = "ID")]
         id: String,
@@ -45,10 +45,10 @@ enum Verb {
 
 #[derive(Debug, Subcommand)]
 enum Kind {
-    /// A URL that messages are posted to. What they are signed with is shown once.
+    /// A URL that messages are posted to. The key that signs them is shown once.
     Webhook {
         url: String,
-        /// A private address that its name may lead to; may be given again.
+        /// A private address that the URL's host may resolve to; repeatable.
         #[arg(long = "address", value_name = "ADDRESS")]
         addresses: Vec<IpAddr>,
     },
@@ -86,7 +86,7 @@ impl Notify {
                 if global.json {
                     json(&all)?;
                 } else if all.is_empty() {
-                    talk("nobody is told: `bay notify add webhook URL` changes that");
+                    talk("nobody is notified: `bay notify add webhook URL` adds a destination");
                 } else {
                     all.iter().try_for_each(|hook| data(&line(hook)))?;
                 }
@@ -96,7 +96,7 @@ impl Notify {
                 if global.json {
                     json(&gone)?;
                 } else {
-                    data(&format!("{} is told no more", visible(&gone.id)))?;
+                    data(&format!("{} is removed", visible(&gone.id)))?;
                 }
             }
             Verb::Test { id } => {

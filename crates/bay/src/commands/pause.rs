@@ -4,14 +4,14 @@ use super::lifecycle::change;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 
-/// Freeze everything a bay runs, in memory and without using processor time; or put it on disk, where it uses no memory.
+/// Freeze all processes of a bay in memory, where they use no processor time, or on disk, where they use no memory.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay pause web\n  bay pause web --to-disk\n  bay resume web")]
 pub(crate) struct Pause {
     /// Names or ids of the bays.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
-    /// Capture what runs as a checkpoint and end it: `bay resume` continues there, also after a reboot.
+    /// Capture the memory as a checkpoint and end all processes. `bay resume` continues from it, also after a reboot.
     #[arg(long)]
     to_disk: bool,
 }

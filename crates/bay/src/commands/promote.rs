@@ -6,15 +6,16 @@ use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use bay_text::escape::one_line;
 
-/// Make the files of one bay another's, as the best of several forks becomes the parent. The state that it replaces is kept.
+/// Replace the files of one bay by those of another, such as a parent's by those of its best fork. The old state is
+/// kept.
 ///
-/// Files alone: what runs in the other bay ends, and it starts anew from them.
+/// Only files are copied: all processes of the other bay end, and it starts again from the new files.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay promote web-fork-2 --into web")]
 pub(crate) struct Promote {
-    /// Name or id of the bay whose state is wanted. It stays as it is.
+    /// Name or id of the bay to copy from. It stays unchanged.
     name: String,
-    /// Name or id of the bay that takes it.
+    /// Name or id of the bay to replace.
     #[arg(long, value_name = "PARENT")]
     into: String,
 }
@@ -30,13 +31,13 @@ impl Promote {
         }
         let view = &done.bay;
         crate::output::data(&format!(
-            "{} is what {child} is; it is {}: {}",
+            "{} has the files of {child}; it is {}: {}",
             view.name,
             view.state,
             one_line(&view.reason)
         ))?;
         crate::output::talk(
-            "files alone were taken: what ran in it has ended, and what runs there did not come along",
+            "only files were copied: all processes of the replaced bay ended, and none were copied",
         );
         crate::output::talk(&format!(
             "its state before is {0}: `bay restore {parent} {0}`",

@@ -1,5 +1,5 @@
-//! Reading a part of a bay's record as the daemon tells it: line by line, and across restarts of the daemon where it is
-//! followed.
+//! Reads a part of a bay's record from the daemon, line by line. If it follows the record, it continues when the daemon
+//! restarts.
 
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,11 @@ use crate::failure::Failure;
 use crate::global_options::GlobalOptions;
 use crate::output::{data, talk};
 
-/// Lines that are shown when nothing else is asked for.
+/// The default number of lines.
 const LINES: u32 = 200;
-/// Longest line of the stream: the largest event there is, with every byte escaped, and its words.
+/// Longest line of the stream: the largest event, with every byte escaped, and its text.
 const MAX_LINE: usize = 256 << 10;
-/// How long a daemon may be away before it is no longer waited for.
+/// How long a daemon may be unreachable before the reader gives up.
 pub(super) const AWAY_FOR: Duration = Duration::from_secs(600);
 pub(super) const POLL: Duration = Duration::from_millis(100);
 
@@ -45,22 +45,22 @@ pub(super) fn since(text: &str) -> Result<Since, String> {
     }
 }
 
-/// Which lines of a record are wanted.
+/// Which lines of a record to show.
 #[derive(Debug, Args)]
 pub(super) struct Lines {
-    /// Go on as things happen, until Ctrl-C or the bay's end.
+    /// Continue with new lines, until Ctrl-C or the bay's removal.
     #[arg(short, long)]
     pub(super) follow: bool,
     /// Only lines after this number, or not older than a time such as 90s, 10m, 2h, 3d.
     #[arg(long, value_name = "SEQ|TIME", value_parser = since)]
     since: Option<Since>,
-    /// Only the last N of them; 0 for all [default: 200, or all with --since].
+    /// Only the last N lines; 0 for all [default: 200, or all with --since].
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     limit: Option<u32>,
 }
 
 impl Lines {
-    /// The query for the first answer.
+    /// The query of the first request.
     fn begin(&self, now: Timestamp) -> String {
         let mut query = String::new();
         match self.since {
@@ -80,12 +80,12 @@ impl Lines {
     }
 }
 
-/// Writes a day above the first of its lines.
+/// Prints the date before the first line of each day.
 #[derive(Debug, Default)]
 pub(super) struct Days(Option<Date>);
 
 impl Days {
-    /// The time as it is here.
+    /// The time in the local time zone.
     pub(super) fn at(&mut self, at: Timestamp) -> Result<Zoned, Failure> {
         let at = at.to_zoned(TimeZone::system());
         if self.0 != Some(at.date()) {
@@ -96,20 +96,21 @@ impl Days {
     }
 }
 
-/// What becomes of the lines.
+/// The consumer of the lines.
 pub(super) trait Reader {
-    /// Shows a line; or it is the end.
+    /// Shows a line, or returns the end of the stream.
     fn line(&mut self, line: &[u8]) -> Result<Option<TimelineEnd>, Failure>;
-    /// Number of the last one, where to go on.
+    /// The number of the last line, from which to continue.
     fn last(&self) -> Option<u64>;
 }
 
-/// A line as it is understood.
+/// Parses a line.
 pub(super) fn understood<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<T, Failure> {
-    Ok(serde_json::from_slice(line).map_err(|e| broken(&format!("a line is not understood: {e}")))?)
+    Ok(serde_json::from_slice(line).map_err(|e| broken(&format!("a line cannot be parsed: {e}")))?)
 }
 
-/// Reads to the end: what there is, or as long as there is more to come. `path` ends where the query for lines goes on.
+/// Reads the available lines, or follows until the end. `path` ends at the point where the query of the lines is
+/// appended.
 pub(super) async fn read(
     global: &GlobalOptions,
     path: &str,
@@ -121,7 +122,7 @@ pub(super) async fn read(
     let mut away_since: Option<Instant> = None;
     loop {
         let before = reader.last();
-        // After the first line its number says where to go on: nothing is shown twice, nothing is left out.
+        // Continue after the number of the last line, so that no line is shown twice or left out.
         let from = before.map_or_else(|| begin.clone(), |last| format!("&since={last}"));
         match answer(global, &format!("{path}{from}"), reader, away_since.is_none()).await {
             Ok(Some(end)) => return Ok(end),
@@ -137,16 +138,16 @@ pub(super) async fn read(
             away_since = None;
         }
         if away_since.is_none() && !global.json {
-            talk("bay: the daemon is away; waiting for it");
+            talk("bay: the daemon is unreachable; waiting for it");
         }
         if away_since.get_or_insert_with(Instant::now).elapsed() > AWAY_FOR {
-            return Err(broken("the daemon did not come back").into());
+            return Err(broken("the daemon did not answer in time").into());
         }
         tokio::time::sleep(POLL).await;
     }
 }
 
-/// One answer; nothing when it was cut off.
+/// Reads one response. `None` if it was cut off.
 async fn answer(
     global: &GlobalOptions,
     path: &str,
@@ -157,7 +158,7 @@ async fn answer(
     let mut client = if may_start { client } else { client.another_without_starting() };
     let mut body = client.download(path).await?;
     let mut lines = BytesMut::new();
-    // How much of the buffer is known to hold no end of line.
+    // The length of the part of the buffer that is known to contain no line break.
     let mut searched = 0;
     while let Some(Ok(piece)) = body.frame().await {
         let Some(bytes) = piece.data_ref() else { continue };
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_beginning_is_a_number_or_a_time() {
+    fn since_is_a_number_or_a_time() {
         assert_eq!(since("1041"), Ok(Since::Seq(1041)));
         assert_eq!(since("90s"), Ok(Since::Ago(SignedDuration::from_secs(90))));
         assert_eq!(since("2h30m"), Ok(Since::Ago(SignedDuration::from_mins(150))));
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_wish_the_last_lines_are_asked_for() {
+    fn the_default_is_to_request_the_last_lines() {
         let now: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
         let begin = |since, limit| Lines { follow: false, since, limit }.begin(now);
         assert_eq!(begin(None, None), "&limit=200");

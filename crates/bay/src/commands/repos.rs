@@ -22,18 +22,18 @@ pub(crate) struct Repos {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List them.
+    /// List the repositories.
     Ls,
-    /// Fetch what is new from where it came from; a URL that is not in the cache yet is fetched whole.
+    /// Fetch new commits from the repository's origin. A URL that is not cached yet is cloned.
     ///
-    /// A repository that came from a local path is brought up to date by `bay up PATH`.
+    /// To update a repository from a local path, use `bay up PATH`.
     Sync {
-        /// Id, URL, or a part of the location that only one has.
+        /// Id, URL, or an unambiguous part of the location.
         repo: String,
     },
-    /// Remove one from the cache that no bay was made from.
+    /// Remove a repository from the cache. No bay may have been made from it.
     Rm {
-        /// Id, or a part of the location that only one has.
+        /// Id, or an unambiguous part of the location.
         repo: String,
     },
 }
@@ -47,7 +47,7 @@ impl Repos {
                 if global.json {
                     crate::output::json(&repos)?;
                 } else if repos.is_empty() {
-                    crate::output::talk("no repositories in the cache: `bay up` brings them");
+                    crate::output::talk("no repositories in the cache: `bay up` adds them");
                 } else {
                     crate::output::data(&render(&repos))?;
                 }

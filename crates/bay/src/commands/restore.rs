@@ -7,7 +7,7 @@ use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use bay_text::escape::one_line;
 
-/// Restore a bay to one of its checkpoints. Its present state is kept as another, so nothing is lost.
+/// Restore a bay to one of its checkpoints. Its present state becomes another checkpoint, so nothing is lost.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay restore web v1\n  bay checkpoints ls web")]
 pub(crate) struct Restore {
@@ -15,7 +15,7 @@ pub(crate) struct Restore {
     name: String,
     /// The checkpoint to restore: v1, v2, …
     checkpoint: CheckpointName,
-    /// Start from the files alone, even if the checkpoint has the memory too.
+    /// Start from the files only, even if the checkpoint has the memory too.
     #[arg(long)]
     files_only: bool,
 }

@@ -9,10 +9,10 @@ use crate::output::progress::Meter;
 use crate::output::{count, talk};
 use bay_text::escape::{one_line, visible};
 
-/// Something was found that should not leave the bay.
+/// The exit code if something was found that should not leave the bay.
 const EXIT_STOP: u8 = 1;
 
-/// Read what changed in a bay's workspace and report what a person should know before it leaves: secrets, weakened tests, files that run code.
+/// Check the changes in a bay's workspace before they leave it: secrets, weakened tests, files that run code.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay review web                 everything since the bay began\n  bay review web --from v3\n  bay review web --json | jq '.findings[] | select(.severity == \"stop\")'\n\nExit code 1 when something of the severity `stop` was found (a secret), 0 otherwise; errors have their own codes.\nSecrets are shown by their first four characters and their length. docs/diff.md lists the rules."
@@ -20,7 +20,7 @@ const EXIT_STOP: u8 = 1;
 pub(crate) struct Review {
     /// Name or id of the bay.
     name: String,
-    /// From when to when; from the bay's beginning when not said.
+    /// The moments to compare [default: from the bay's beginning until now].
     #[command(flatten)]
     span: Span,
 }
@@ -73,9 +73,7 @@ fn summed(review: &Reviewed) {
     talk(&format!("{found} in {files} from {} to {}", review.from, review.to));
     if review.ignored > 0 {
         let files = count(review.ignored, "new file");
-        talk(&format!(
-            "not looked at: {files} that the repository ignores, which do not leave with the work"
-        ));
+        talk(&format!("not checked: {files} that the repository ignores, which do not leave with the work"));
     }
 }
 
@@ -84,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_is_one_line_that_commands_no_terminal() {
+    fn a_finding_is_one_line_without_terminal_sequences() {
         let finding = Finding {
             severity: Severity::Stop,
             rule: "github-token".to_owned(),

@@ -21,7 +21,7 @@ pub(crate) struct Rm {
     /// Keep the workspace's files on the pool.
     #[arg(long)]
     keep_workspace: bool,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(short, long, visible_alias = "force", short_alias = 'f')]
     yes: bool,
 }
@@ -62,10 +62,10 @@ fn report(deleted: &BayDeleted, json: bool) -> Result<(), Failure> {
         }
         None => "its workspace is deleted".to_owned(),
     };
-    crate::output::data(&format!("{} is gone; {workspace}", deleted.name))
+    crate::output::data(&format!("{} is deleted; {workspace}", deleted.name))
 }
 
-/// Asks a person.
+/// Asks a person for confirmation.
 pub(super) fn confirmed(what: &str) -> Result<bool, bay_types::ApiError> {
     let mut prompt = std::io::stderr().lock();
     let _ = write!(prompt, "delete {what} with everything in the workspace? [y/N] ");

@@ -15,64 +15,64 @@ use tracing_subscriber::EnvFilter;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 
-/// Run the daemon. Other verbs start one by themselves; this is for service managers and for watching it.
+/// Run the daemon in the foreground, for service managers and for debugging. Other verbs start a daemon automatically.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay serve\n  bay serve --data-dir /srv/bays --pool /mnt/btrfs/bays\n  bay serve --listen 127.0.0.1:7070\n  bay serve --otlp http://127.0.0.1:4318\n\nBAY_LOG sets what is logged: error, warn, info (default), debug, trace."
 )]
 pub(crate) struct Serve {
-    /// Serve the API on this loopback TCP address too, for callers that show the token in the file `token` of the data
+    /// Also serve the API on this loopback TCP address, for callers with the token from the file `token` of the data
     /// directory.
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Send a span for every exec to this OpenTelemetry collector: OTLP over plain HTTP as JSON
-    /// [default: OTEL_EXPORTER_OTLP_ENDPOINT, when that can be used].
+    /// Send a span for every exec to this OpenTelemetry collector: OTLP over plain HTTP as JSON [default:
+    /// OTEL_EXPORTER_OTLP_ENDPOINT, if it is usable].
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
-    /// Size of a new pool file [default: chosen from the free disk].
+    /// Size of a new pool file [default: depends on the free disk].
     #[arg(long, value_name = "N")]
     pool_mib: Option<u64>,
-    /// Disk that a pool file leaves free on the host [default: a tenth of it, at least 2048].
+    /// Disk space that a pool file leaves free on the host [default: a tenth of the disk, at least 2048].
     #[arg(long, env = "BAY_DISK_RESERVE_MIB", value_name = "N")]
     disk_reserve_mib: Option<u64>,
-    /// The backend of new bays for which `bay up` names none.
+    /// The backend of new bays, unless `bay up` names one.
     #[arg(long, env = "BAY_BACKEND", value_name = "NAME", default_value = BackendName::LOCAL)]
     backend: String,
-    /// The runsc to run bays inside gVisor with [default: the one that is installed].
+    /// The runsc binary for bays inside gVisor [default: the installed one].
     #[arg(long, env = "BAY_RUNSC", value_name = "PATH")]
     runsc: Option<PathBuf>,
-    /// The CRIU to keep memory with [default: the first that is 4.2 or newer].
+    /// The CRIU binary for memory checkpoints [default: the first that is 4.2 or newer].
     #[arg(long, env = "BAY_CRIU", value_name = "PATH")]
     criu: Option<PathBuf>,
-    /// Memory that forks and restores of what runs leave to the host [default: a twentieth of it, at least 256].
+    /// Memory that live forks and restores leave to the host [default: a twentieth of it, at least 256].
     #[arg(long, env = "BAY_MEMORY_RESERVE_MIB", value_name = "N")]
     memory_reserve_mib: Option<u64>,
-    /// The key that what is secret in the data directory is encrypted with [default: made below /etc/workbay/keys].
+    /// The key that encrypts secrets in the data directory [default: a new one below /etc/workbay/keys].
     #[arg(long, env = "BAY_KEY_FILE", value_name = "PATH")]
     key_file: Option<PathBuf>,
-    /// Names that gateways of bays take from this file, written like /etc/hosts, instead of looking them up.
+    /// A file like /etc/hosts. Gateways of bays use its names instead of looking them up.
     #[arg(long, env = "BAY_GATEWAY_HOSTS", value_name = "PATH")]
     gateway_hosts: Option<PathBuf>,
-    /// Certificates (PEM) of authorities that gateways trust beside those the host trusts; may be given again.
+    /// Certificates (PEM) of authorities that gateways trust besides those of the host; repeatable.
     #[arg(long, env = "BAY_GATEWAY_CA", value_name = "PATH", value_delimiter = ':')]
     gateway_ca: Vec<PathBuf>,
-    /// The key (of OpenSSH, without a passphrase) by which gateways fetch and push over SSH at a host, as the user git unless
-    /// said; may be given again.
+    /// The OpenSSH key, without a passphrase, that gateways use to fetch and push over SSH at a host; the default user
+    /// is git; repeatable.
     #[arg(long, env = "BAY_SSH_KEY", value_name = "[USER@]HOST[:PORT]=FILE", value_delimiter = ',')]
     ssh_key: Vec<SshKey>,
-    /// The SSH servers that gateways know, in the form of OpenSSH's known_hosts. None is trusted on first use.
+    /// The known SSH servers, in the format of OpenSSH's known_hosts. No server is trusted on first use.
     #[arg(long, env = "BAY_SSH_KNOWN_HOSTS", value_name = "PATH")]
     ssh_known_hosts: Option<PathBuf>,
-    /// How long a person is waited for who is asked, such as 15m; then the answer is no [default: 15m].
+    /// How long an approval waits for an answer, such as 15m; then it is denied [default: 15m].
     #[arg(long, env = "BAY_ASK_TIMEOUT", value_name = "TIME", value_parser = time)]
     ask_timeout: Option<Duration>,
-    /// How long a request is held in silence whose client comes again by itself.
+    /// How long the gateway holds a request before it answers a client that retries by itself.
     #[arg(long, env = "BAY_ASK_HOLD", hide = true, value_parser = time)]
     ask_hold: Option<Duration>,
-    /// Leave the caller's session: its terminal may close.
+    /// Leave the caller's session, so that its terminal may close.
     #[arg(long, hide = true)]
     detached: bool,
-    /// Fail on purpose at a named point.
+    /// Fail intentionally at a named point.
     #[arg(long, env = "BAY_FAULT", hide = true)]
     fault: Option<String>,
 }
@@ -94,7 +94,7 @@ impl Serve {
             .into());
         }
         if self.detached {
-            // Fails only when this process leads a session already, which is what is wanted.
+            // Fails only if this process already leads a session, which is as good.
             let _ = rustix::process::setsid();
         }
         let filter = EnvFilter::try_from_env("BAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
@@ -146,7 +146,8 @@ impl Serve {
         Ok(0)
     }
 
-    /// Where spans go. What was asked for must be usable; what an environment happens to have is taken if it is.
+    /// The collector for spans. One from the command line must be usable. One from the environment is ignored if it is
+    /// not.
     fn collector(&self) -> Result<Option<Collector>, ApiError> {
         if let Some(url) = &self.otlp {
             return Collector::parse(url).map(Some).map_err(|error| Words::default().error(error));

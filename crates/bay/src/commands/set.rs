@@ -9,13 +9,13 @@ use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use crate::output::table::section;
 
-/// Change the limits of a bay, at once and without a stop.
+/// Change the limits of a bay while it runs.
 ///
-/// What is not named stays as it is; `none` lifts a limit. A limit that cannot be had is refused with the reason, and
-/// then all the old ones hold. A stopped bay has its new limits when it is started.
+/// Limits that are not named stay unchanged; `none` removes a limit. If a limit cannot be set, the command fails with
+/// the reason, and all old limits remain. A stopped bay gets its new limits when it starts.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay set web --memory-mib 4096 --cpus 2\n  bay set web --pids none --io-write-mibps 50\n  bay set web --idle-stop 30m          stop it when nothing has happened in it for so long"
+    after_help = "Examples:\n  bay set web --memory-mib 4096 --cpus 2\n  bay set web --pids none --io-write-mibps 50\n  bay set web --idle-stop 30m          stop it after this time without activity"
 )]
 pub(crate) struct Set {
     /// Name or id of the bay.
@@ -27,28 +27,28 @@ pub(crate) struct Set {
 /// The flags that `bay up` and `bay set` share.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LimitFlags {
-    /// Processors it may use; 1.5 is one and a half. `nproc` in the bay shows the next whole number.
+    /// Processors that it may use; 1.5 is one and a half. `nproc` in the bay shows the next whole number.
     #[arg(long, value_name = "N|none", value_parser = number::<f64>, allow_negative_numbers = true)]
     cpus: Option<Setting<f64>>,
-    /// Its weight when several want the processors at once; 1024 is everybody's.
+    /// Its weight when several bays compete for the processors; the default is 1024.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     cpu_shares: Option<Setting<u64>>,
-    /// Memory it may use.
+    /// Memory that it may use.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     memory_mib: Option<Setting<u64>>,
-    /// Disk it may use beyond what it shares with its image and repository.
+    /// Disk space that it may use beyond what it shares with its image and repository.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     disk_mib: Option<Setting<u64>>,
-    /// Processes it may have; `none` is 8192.
+    /// Processes that it may have; `none` means 8192.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     pids: Option<Setting<u64>>,
-    /// MiB per second it may read from the pool's disk.
+    /// MiB per second that it may read from the pool's disk.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     io_read_mibps: Option<Setting<u64>>,
-    /// MiB per second it may write to the pool's disk.
+    /// MiB per second that it may write to the pool's disk.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     io_write_mibps: Option<Setting<u64>>,
-    /// Stop it when nothing has happened in it for so long, such as 30m [default: off].
+    /// Stop it after this time without activity, such as 30m [default: off].
     #[arg(long, value_name = "TIME|off", value_parser = idle_time)]
     idle_stop: Option<Setting<u64>>,
 }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_times_and_the_words_that_lift_are_read() {
+    fn limits_are_numbers_times_or_words_that_remove_them() {
         assert_eq!(number::<u64>("5"), Ok(Setting::To(5)));
         assert_eq!(number::<f64>("1.5"), Ok(Setting::To(1.5)));
         assert_eq!(number::<u64>("none"), Ok(Setting::LIFTED));

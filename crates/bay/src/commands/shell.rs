@@ -5,7 +5,7 @@ use crate::failure::{Failure, Outcome};
 use crate::global_options::GlobalOptions;
 use crate::{session, terminal};
 
-/// The bay's best shell, as a login shell.
+/// The best available shell of the bay, as a login shell.
 const SHELL: &str = "exec \"$(command -v bash || echo /bin/sh)\" -l";
 
 /// Open an interactive shell in a bay.

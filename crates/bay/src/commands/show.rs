@@ -16,7 +16,7 @@ use crate::output::table::section;
 use bay_text::escape::visible;
 use bay_text::percent::segment;
 
-/// Show everything about one bay: its state and why, where it came from, its limits, how it is isolated.
+/// Show everything about a bay: its state and the reason, its origin, its limits, its isolation.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  bay show web")]
 pub(crate) struct Show {
@@ -32,36 +32,36 @@ impl Show {
         if global.json {
             crate::output::json(&view)?;
         } else {
-            // What it uses is worth a line, but not a failure.
+            // If there is no answer, the line about usage is omitted.
             let top: Option<Top> = client.get(&format!("/v1/top?bay={}", segment(bay))).await.ok();
             let present = top.and_then(|top| top.bays.into_iter().next());
             let policy: Option<PolicyView> = client.get(&bay_path(bay, "/policy")).await.ok();
             let egress: Option<EgressState> = client.get(&bay_path(bay, "/egress")).await.ok();
-            let way_out = way_out(policy.as_ref(), egress.as_ref());
-            crate::output::data(&render(&view, present.as_ref(), &way_out, Timestamp::now()))?;
+            let egress_rows = egress_lines(policy.as_ref(), egress.as_ref());
+            crate::output::data(&render(&view, present.as_ref(), &egress_rows, Timestamp::now()))?;
         }
         Ok(0)
     }
 }
 
-/// What may leave the bay, and whether anybody is there to let it.
-fn way_out(policy: Option<&PolicyView>, egress: Option<&EgressState>) -> Vec<(&'static str, String)> {
+/// What may leave the bay, and whether its gateway is open.
+fn egress_lines(policy: Option<&PolicyView>, egress: Option<&EgressState>) -> Vec<(&'static str, String)> {
     let names = |policy: &PolicyView| {
         let names =
             policy.layers.iter().map(|layer| format!("{} ({})", visible(&layer.name), visible(&layer.layer)));
         names.collect::<Vec<_>>().join(", ")
     };
-    let state = |egress: &EgressState| if egress.open { "open" } else { "closed: nothing leaves it now" };
+    let state = |egress: &EgressState| if egress.open { "open" } else { "closed: nothing can leave it now" };
     vec![
         ("policy", policy.map_or_else(|| "-".to_owned(), names)),
-        ("way out", egress.map_or_else(|| "-".to_owned(), |egress| state(egress).to_owned())),
+        ("gateway", egress.map_or_else(|| "-".to_owned(), |egress| state(egress).to_owned())),
     ]
 }
 
 fn render(
     bay: &BayView,
     present: Option<&BayUse>,
-    way_out: &[(&'static str, String)],
+    egress_lines: &[(&'static str, String)],
     now: Timestamp,
 ) -> String {
     let mut state = vec![
@@ -110,7 +110,7 @@ fn render(
         section("made from", &made),
         section("limits", &limits),
         section("uses now", &use_lines(present)),
-        section("egress", way_out),
+        section("egress", egress_lines),
         section("isolation", &isolation),
     ];
     if !can.is_empty() {
@@ -122,14 +122,14 @@ fn render(
     parts.join("\n\n")
 }
 
-/// What the bay's backend can do on this host.
+/// The capabilities of the bay's backend on this host.
 pub(super) fn capability_lines(can: &Capabilities) -> Vec<(&'static str, String)> {
     let support = |support: &Support| match support {
         Support::Yes => "yes".to_owned(),
         Support::No { reason } => format!("no: {}", visible(reason)),
     };
     let files = match can.files_checkpoint {
-        FilesCheckpoint::Snapshot => "a snapshot, whatever the bay holds",
+        FilesCheckpoint::Snapshot => "a snapshot, whatever the bay's size",
         FilesCheckpoint::Copy => "a copy of everything the bay holds",
     };
     let egress = match can.egress {
@@ -151,10 +151,10 @@ pub(super) fn capability_lines(can: &Capabilities) -> Vec<(&'static str, String)
     ]
 }
 
-/// Measured by the host, over all runtimes of the bay.
+/// The cost that the host measured, over all runtimes of the bay.
 fn cost_lines(cost: &BayCost) -> Vec<(&'static str, String)> {
     let held = cost.disk_bytes.map_or_else(
-        || "what it holds is not counted yet".to_owned(),
+        || "its disk use is not counted yet".to_owned(),
         |bytes| format!("{} of its own now", size(bytes)),
     );
     vec![
@@ -186,7 +186,7 @@ pub(super) fn limit_lines(bay: &BayView) -> Vec<(&'static str, String)> {
         ("pids", limits.pids.unwrap_or(Limits::DEFAULT_PIDS).to_string()),
     ];
     if let Some(shares) = limits.cpu_shares {
-        lines.push(("cpu shares", format!("{shares} (everybody's: {})", Limits::EQUAL_CPU_SHARES)));
+        lines.push(("cpu shares", format!("{shares} (default: {})", Limits::EQUAL_CPU_SHARES)));
     }
     if limits.io_read_mibps.is_some() || limits.io_write_mibps.is_some() {
         lines.push(("reading", speed(limits.io_read_mibps)));
@@ -205,9 +205,9 @@ mod tests {
 
     #[test]
     fn a_bay_is_shown_with_its_reason_and_its_isolation_grade() {
-        let way_out = way_out(None, Some(&EgressState { open: true, ..EgressState::default() }));
+        let egress_rows = egress_lines(None, Some(&EgressState { open: true, ..EgressState::default() }));
         let now = "2026-01-01T00:05:00Z".parse().unwrap();
-        let text = render(&bay("the guest \u{1b}[2J answers"), None, &way_out, now);
+        let text = render(&bay("the guest \u{1b}[2J answers"), None, &egress_rows, now);
         for part in [
             "running, for 5m",
             "\\x1b[2J",

@@ -5,14 +5,14 @@ use super::lifecycle::change;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 
-/// End everything a bay runs; its files stay, and `bay start` brings it back.
+/// End all processes of a bay. Its files stay, and `bay start` starts it again.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay stop web\n  bay stop web api")]
 pub(crate) struct Stop {
     /// Names or ids of the bays.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
-    /// How long processes have between TERM and KILL.
+    /// Seconds between TERM and KILL.
     #[arg(short = 't', long, visible_alias = "time", value_name = "SECONDS", default_value_t = STOP_GRACE_S)]
     grace: u64,
 }

@@ -10,15 +10,15 @@ use crate::output::{colours, columns, data, talk};
 use bay_text::clip;
 use bay_text::escape::visible;
 
-/// Characters of a checkpoint's name that have a column.
+/// Width of the column for a checkpoint's name.
 const CHECKPOINT: usize = 8;
-/// Columns before what happened.
+/// Columns before the description.
 const WHAT_AT: usize = 24;
 
-/// Show what happened in a bay as one ordered stream: lifecycle, commands, changed files, checkpoints.
+/// Show the events of a bay in order: lifecycle, commands, changed files, checkpoints.
 ///
-/// The first column is the line's number, the third the checkpoint to fork from for coming to that point (`-`: none).
-/// The bay may be one that was removed, by its id.
+/// The first column is the line's number. The third is the checkpoint to fork from to return to that point (`-`: none).
+/// For a bay that was removed, use its id.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay timeline web\n  bay timeline web --follow\n  bay timeline web --since 2h\n  bay timeline web --since 1041 --json | jq -r 'select(.kind == \"exec.end\").what'\n\nWith --json every line is an object: {\"seq\", \"at\", \"kind\", \"what\", \"exec\", \"checkpoint\", \"details\"}; docs/timeline.md has the kinds."

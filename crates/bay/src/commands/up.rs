@@ -27,11 +27,11 @@ use bay_text::percent::segment;
 
 /// Make a bay: a workstation with a copy of a repository, isolated and kept until `bay rm`.
 ///
-/// A local repository comes with its uncommitted changes; nothing in the bay ever writes back to it. What the bay
-/// changes is brought back with `bay cp`. Commits made in the bay carry your git name and address.
+/// A local repository is copied with its uncommitted changes. Nothing in the bay ever writes back to it; use `bay cp`
+/// or `bay branch` to copy changes out. Commits made in the bay have your git name and address.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay up                                 this directory\n  bay up https://example.org/project.git --ref v2\n  bay up . --name web --memory-mib 2048 --mount /srv/data:/data:ro\n  bay up . -- make test                  and run a command at once"
+    after_help = "Examples:\n  bay up                                 this directory\n  bay up https://example.org/project.git --ref v2\n  bay up . --name web --memory-mib 2048 --mount /srv/data:/data:ro\n  bay up . -- make test                  and run a command in it"
 )]
 pub(crate) struct Up {
     /// A directory or a git URL.
@@ -40,10 +40,10 @@ pub(crate) struct Up {
     /// Name of the bay [default: from the path or URL].
     #[arg(short, long)]
     name: Option<String>,
-    /// Begin with a copy of a kept workspace instead, by the name `bay workspaces ls` shows.
+    /// Begin with a copy of a kept workspace instead, by its name from `bay workspaces ls`.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["what", "reference", "committed_only"])]
     workspace: Option<String>,
-    /// Branch, tag or commit to begin from; for a local path this leaves uncommitted changes out.
+    /// Branch, tag or commit to begin from. For a local path this leaves out uncommitted changes.
     #[arg(short, long = "ref", value_name = "REF")]
     reference: Option<String>,
     /// `host`, `dir:PATH`, `tar:PATH`, or the name of an imported image.
@@ -59,7 +59,7 @@ pub(crate) struct Up {
     /// Show a path of the host in the bay, read-only.
     #[arg(long, value_name = "SRC:DST:ro")]
     mount: Vec<String>,
-    /// Leave uncommitted changes out.
+    /// Leave out uncommitted changes.
     #[arg(long, visible_alias = "clean")]
     committed_only: bool,
     /// A command to run in the new bay, as `bay exec` would.
@@ -67,10 +67,10 @@ pub(crate) struct Up {
     command: Vec<String>,
 }
 
-/// A cached repository older than this is worth a word.
+/// If the last fetch of a cached repository is older than this, the summary says so.
 const OLD_FETCH: SignedDuration = SignedDuration::from_mins(10);
 
-/// What was made, for the summary.
+/// The new bay, for the summary.
 struct Made {
     view: BayView,
     packed: Option<Packed>,
@@ -118,7 +118,7 @@ impl Up {
         let mounts =
             self.mount.iter().map(|given| crate::naming::mount(given)).collect::<Result<Vec<_>, _>>()?;
         let image = crate::naming::image(&self.image)?;
-        // What is lifted at the start was never there: `none` is the same as leaving it out.
+        // A new bay has no limit that `none` could remove, so it means the same as no flag.
         let settings = self.limits.change().over(&Settings::default());
         let policy = self.policy().await?;
         let sent = policy.as_ref().map(|policy| policy.policy.clone());
@@ -147,7 +147,7 @@ impl Up {
         match crate::naming::target(&self.what, |path| path.exists()) {
             Target::Url(url) => {
                 let source = Source::Remote { url: url.clone(), reference: self.reference.clone() };
-                // Only the caller's own settings: whatever directory this happens to be has no say.
+                // Only the caller's own settings. The current directory has nothing to do with a URL.
                 let author = git::author(Path::new("/")).await;
                 let create = create(crate::naming::name_of_url(&url), source, author);
                 let view = ask(client, &create, &mut meter).await?;
@@ -159,7 +159,7 @@ impl Up {
                 let plan = workspace::plan(&path, self.reference.as_deref(), self.committed_only).await?;
                 let directory = plan.directory.file_name().unwrap_or_default().to_string_lossy();
                 let name = BayName::slug(directory.strip_suffix(".git").unwrap_or(&directory));
-                // What changed is looked up while the bay is made.
+                // Look for changed files while the bay is made.
                 let making = async {
                     let (source, author) = tokio::join!(
                         workspace::provide(client, &plan.source, &mut meter),
@@ -185,11 +185,11 @@ impl Up {
 }
 
 impl Up {
-    /// The policy that was asked for, with what it refers to on this machine.
+    /// The requested policy, with the destinations on this machine that it refers to.
     async fn policy(&self) -> Result<Option<Complete>, ApiError> {
         let Some(word) = &self.policy.policy else { return Ok(None) };
         let given = policy::given(word)?;
-        // Where a repository with an address can be fetched is known to the daemon, but not where its name leads.
+        // The daemon knows where a repository with an address can be fetched, but not what its host resolves to.
         let forge = match crate::naming::target(&self.what, |path| path.exists()) {
             _ if self.workspace.is_some() => Vec::new(),
             Target::Url(url) => operator::forge(&without_credentials(&url), "the bay's repository"),
@@ -199,8 +199,8 @@ impl Up {
         Ok(Some(Complete { policy: given.with(places)?, notes }))
     }
 
-    /// What only the repository's own files name is known when they are in the bay: then it is asked about. Until then
-    /// it is refused.
+    /// Adds the destinations that only the repository's own files name. They are known when the files are in the bay.
+    /// From then on they are asked about; before, they are refused.
     async fn with_proposals(
         &self,
         client: &mut Client,
@@ -219,14 +219,14 @@ impl Up {
         if !policy.places.proposed.is_empty() {
             let _: PolicyView = client.put(&bay_path(&bay, "/policy"), &policy).await?;
             notes.extend(policy.places.proposed.iter().map(|place| {
-                format!("{} is asked about: only {} of the repository names it", place.url, place.from)
+                format!("{} needs an approval: only {} of the repository names it", place.url, place.from)
             }));
         }
         Ok(notes)
     }
 }
 
-/// A second bay on a repository does no network: the reader must know that newer commits may exist.
+/// A second bay on a repository fetches nothing, so the user must know that newer commits may exist.
 async fn cached_since(client: &mut Client, view: &BayView) -> Option<String> {
     let origin = view.origin.as_ref()?;
     let repos: Vec<RepoView> = client.get("/v1/repos").await.ok()?;
@@ -234,7 +234,7 @@ async fn cached_since(client: &mut Client, view: &BayView) -> Option<String> {
     (repo.synced_at < view.created_at - OLD_FETCH).then(|| {
         let age = since(repo.synced_at, view.created_at);
         let location = without_credentials(&origin.location);
-        format!("this is the repository as it was {age} ago; `bay repos sync {location}` fetches it anew")
+        format!("the repository was last fetched {age} ago; `bay repos sync {location}` updates it")
     })
 }
 
@@ -245,7 +245,7 @@ async fn ask(client: &mut Client, create: &BayCreate, meter: &mut Meter) -> Resu
     }
 }
 
-/// Says of the bay in the way what it is, so that the caller can choose.
+/// Describes the existing bay of this name, so that the caller can choose.
 async fn exists(client: &mut Client, create: &BayCreate, error: ApiError) -> ApiError {
     let name = create.name.as_deref().unwrap_or_default();
     let Ok(view) = client.get::<BayView>(&bay_path(name, "")).await else {
@@ -255,8 +255,8 @@ async fn exists(client: &mut Client, create: &BayCreate, error: ApiError) -> Api
     let message =
         format!("a bay named {name} exists already: it is {} and was made from {source}", view.state);
     let use_it = match view.state {
-        State::Stopped | State::Failed => format!("`bay start {name}` to go on with it"),
-        State::Paused => format!("`bay resume {name}` to go on with it"),
+        State::Stopped | State::Failed => format!("`bay start {name}` to continue with it"),
+        State::Paused => format!("`bay resume {name}` to continue with it"),
         _ => format!("`bay shell {name}` to use it"),
     };
     ApiError::new(
@@ -266,7 +266,7 @@ async fn exists(client: &mut Client, create: &BayCreate, error: ApiError) -> Api
     )
 }
 
-/// The bay is there, but not all of what was to be in it.
+/// The error for a bay that was made, but lacks a part of what was requested.
 fn half_made(view: &BayView, error: &ApiError) -> ApiError {
     let name = &view.name;
     let next = match error.code {
@@ -314,13 +314,13 @@ fn summary(made: &Made, policy: Option<&str>, began: Instant) -> String {
     lines.push(format!("  {}: {content}", visible(&view.workspace)));
     if let Some(policy) = policy {
         lines
-            .push(format!("  policy: {}; `bay policy show {name}` tells what may leave it", visible(policy)));
+            .push(format!("  policy: {}; `bay policy show {name}` shows what may leave it", visible(policy)));
     }
     lines.extend(made.notes.iter().map(|note| format!("  note: {}", one_line(note))));
     lines.push(String::new());
     lines.push(format!("  bay exec {name} -- CMD    run a command in it"));
     lines.push(format!("  bay shell {name}          look around"));
-    lines.push(format!("  bay rm {name}             take it away"));
+    lines.push(format!("  bay rm {name}             delete it"));
     lines.join("\n")
 }
 

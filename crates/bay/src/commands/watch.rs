@@ -16,25 +16,25 @@ use crate::output::talk;
 use bay_text::escape::visible;
 use bay_text::percent::segment;
 
-/// Longest line of a watch: a path of the kernel's longest length, twice, with every byte escaped.
+/// Longest line of a watch: two paths of the kernel's maximum length with every byte escaped.
 const MAX_LINE: usize = 64 << 10;
-/// How long a running bay may take to be watched again after a stream broke off.
+/// How long to try to watch a running bay again after the stream was cut.
 const AWAY_FOR: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 const WORKSPACE: &str = bay_types::guest::WORKSPACE;
 
-/// Show what changes below a directory of a bay, as it happens.
+/// Show changes below a directory of a bay as they happen.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay watch web\n  bay watch web /workspace/src --shallow\n  bay watch web --json | jq -r 'select(.kind == \"create\").path'\n\nA rename is `rename` at the old name, then `create` at the new one. Ends at Ctrl-C, or when the directory or the bay goes away.\nGoes on over a capture of memory and a pause; that something may have been missed meanwhile is said (`dropped`).\nWith --json every line is an object: {\"event\": \"hello\" | \"change\" | \"dropped\" | \"gone\", …}."
+    after_help = "Examples:\n  bay watch web\n  bay watch web /workspace/src --shallow\n  bay watch web --json | jq -r 'select(.kind == \"create\").path'\n\nA rename is `rename` at the old name, then `create` at the new one. Ends at Ctrl-C, or when the directory or the bay is removed.\nContinues during a memory capture and a pause; if changes may have been missed meanwhile, reports `dropped`.\nWith --json every line is an object: {\"event\": \"hello\" | \"change\" | \"dropped\" | \"gone\", …}."
 )]
 pub(crate) struct Watch {
     /// Name or id of the bay.
     name: String,
-    /// Directory in the bay; a relative one starts at the workspace.
+    /// Directory in the bay. A relative one begins at the workspace.
     #[arg(default_value = WORKSPACE)]
     path: String,
-    /// Only the directory itself, not those below it.
+    /// Only the directory itself, without its subdirectories.
     #[arg(long)]
     shallow: bool,
 }
@@ -50,7 +50,7 @@ impl Watch {
         loop {
             match self.read(&mut client, &bay_path(bay, &query), &path, &mut away_since, global.json).await {
                 Ok(()) => {}
-                // A bay whose memory is captured has no ear for a moment.
+                // While a bay's memory is captured, its guest does not answer.
                 Err(Failure::Api { error, .. }) if away_since.is_some() && passing(&error) => {}
                 Err(Failure::Api { error, .. })
                     if away_since.is_some() && error.code == ErrorCode::BayState => {}
@@ -62,7 +62,7 @@ impl Watch {
         }
     }
 
-    /// Tells what one connection says, to its end. `away_since` is when the one before was cut.
+    /// Prints the lines of one connection to its end. `away_since` is when the previous connection was cut.
     async fn read(
         &self,
         client: &mut Client,
@@ -79,9 +79,9 @@ impl Watch {
             while let Some(end) = lines.iter().position(|byte| *byte == b'\n') {
                 let line = lines.split_to(end + 1);
                 let line: WatchLine = serde_json::from_slice(&line)
-                    .map_err(|e| broken(&format!("a line is not understood: {e}")))?;
+                    .map_err(|e| broken(&format!("a line cannot be parsed: {e}")))?;
                 if matches!(line, WatchLine::Hello) && away_since.take().is_some() {
-                    // Nobody was watching in between.
+                    // Changes between the two connections are unknown.
                     show(&WatchLine::Dropped { at: Timestamp::now() }, path, json)?;
                 }
                 show(&line, path, json)?;
@@ -96,8 +96,7 @@ impl Watch {
         Ok(())
     }
 
-    /// After a stream that broke off: the bay's own state says whether there is something to come back to. Waits for as long
-    /// as it is paused.
+    /// After a stream was cut, decides by the bay's state whether to connect again. While the bay is paused, waits.
     async fn goes_on(
         &self,
         global: &GlobalOptions,
@@ -118,7 +117,7 @@ impl Watch {
             State::Running | State::Starting if away <= AWAY_FOR => Ok(()),
             State::Running => Err(ApiError::new(
                 ErrorCode::Interrupted,
-                "the watch broke off; what changes from now on is not seen",
+                "the watch was cut off; later changes are not shown",
                 "run it again",
             )),
             _ => Err(ApiError::new(
@@ -138,7 +137,7 @@ fn gone(path: &str) -> ApiError {
     ApiError::new(
         ErrorCode::PathNotFound,
         format!("the watch has ended: {path:?} was removed, renamed or unmounted"),
-        "watch a directory that is there",
+        "watch an existing directory",
     )
 }
 
@@ -149,14 +148,14 @@ fn show(line: &WatchLine, path: &str, json: bool) -> Result<(), Failure> {
     match line {
         WatchLine::Hello => talk(&format!("watching {}", visible(path))),
         WatchLine::Change { at, kind, path, path_escaped, is_dir } => {
-            // Percent-encoded where the bytes are no text: the replaced ones could be anything.
+            // Percent-encoded if the bytes are not text, because replacement characters would be ambiguous.
             let path = path_escaped.as_deref().unwrap_or(path);
             let shown = if path.is_empty() { ".".to_owned() } else { visible(path) };
             let slash = if *is_dir { "/" } else { "" };
             crate::output::data(&format!("{} {:6} {shown}{slash}", time(*at), kind.as_str()))?;
         }
         WatchLine::Dropped { at } => {
-            crate::output::data(&format!("{} some changes here could not be told", time(*at)))?;
+            crate::output::data(&format!("{} some changes here are unknown", time(*at)))?;
         }
         WatchLine::Gone { .. } => {}
     }

@@ -22,14 +22,14 @@ pub(crate) struct Workspaces {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List them.
+    /// List the workspaces.
     Ls,
-    /// Delete some for good. On a terminal it asks first; in a script it does not.
+    /// Delete workspaces permanently. On a terminal it asks first; in a script it does not.
     Rm {
-        /// Names, or the name of the bay where only one of it is kept.
+        /// Names of workspaces. The name of a bay is enough if only one of its workspaces is kept.
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
-        /// Do not ask.
+        /// Do not ask for confirmation.
         #[arg(short, long, visible_alias = "force", short_alias = 'f')]
         yes: bool,
     },
@@ -50,7 +50,8 @@ impl Workspaces {
                 }
             }
             Verb::Rm { names, yes } => {
-                // All are looked up before the first is gone: a slip in the third name must not cost the first two.
+                // Look up all of them before deleting the first: a typing error in the third name must not cost the
+                // first two.
                 let mut kept: Vec<String> = Vec::new();
                 for name in &names {
                     let found: WorkspaceView =

@@ -1,4 +1,4 @@
-//! Control groups: which version, where, and what they offer.
+//! Control groups: the version, the mount point, and the controllers.
 
 use std::fs;
 use std::io;
@@ -10,14 +10,14 @@ use bay_runtime::{CGROUP2_MOUNT, detached_v2};
 use super::proc::{kernel_version, mounts, read};
 use super::{Check, Subject};
 
-/// Named as on version 2 and on version 1.
+/// The names of each controller in version 2 and in version 1.
 const WANTED: [(&str, &str); 5] =
     [("cpu", "cpu"), ("memory", "memory"), ("pids", "pids"), ("io", "blkio"), ("cpuset", "cpuset")];
 
-/// Version 2, and how the daemon comes by it.
+/// Version 2, and how the daemon can reach it.
 enum VersionTwo {
     Mounted(PathBuf),
-    /// Nobody has mounted it, and the first bay's start will; held here by a mount that no directory shows.
+    /// Not mounted; the first bay's start will mount it. This is a detached mount for inspection.
     Mountable(OwnedFd),
     Unmountable(io::Error),
 }
@@ -30,7 +30,7 @@ impl VersionTwo {
         }
     }
 
-    /// Its root, to look into while `self` lives.
+    /// Its root directory, valid while `self` lives.
     fn root(&self) -> Result<PathBuf, &io::Error> {
         match self {
             Self::Mounted(point) => Ok(point.clone()),
@@ -40,7 +40,7 @@ impl VersionTwo {
     }
 }
 
-/// The finding where version 2 is neither mounted nor can be; somebody who is not root cannot know the second.
+/// The finding if version 2 is neither mounted nor mountable. Only root can know the latter.
 fn without_version_two(subject: Subject, error: &io::Error, root: bool) -> Check {
     if root {
         subject.missing(format!("version 2 is not mounted, and mounting it failed: {error}"))
@@ -49,7 +49,7 @@ fn without_version_two(subject: Subject, error: &io::Error, root: bool) -> Check
     }
 }
 
-/// Controllers of version 1 and where they are mounted.
+/// Controllers of version 1 and their mount points.
 fn version_one() -> Vec<(String, PathBuf)> {
     let v1 = mounts().into_iter().filter(|mount| mount.kind == "cgroup");
     v1.flat_map(|mount| {
@@ -64,8 +64,8 @@ pub(super) fn layout(root: bool) -> Check {
         id: "cgroups",
         title: "control groups",
         required: true,
-        cost: "commands could not be told apart, ended as a whole or limited",
-        mend: "mount cgroup2: `mount -t cgroup2 none /sys/fs/cgroup`, or boot with systemd.unified_cgroup_hierarchy=1",
+        cost: "commands could not be distinguished, ended as a whole or limited",
+        fix: "mount cgroup2: `mount -t cgroup2 none /sys/fs/cgroup`, or boot with systemd.unified_cgroup_hierarchy=1",
     };
     let v1 = !version_one().is_empty();
     match VersionTwo::find() {
@@ -92,7 +92,7 @@ pub(super) fn controllers() -> Check {
         title: "controllers for limits",
         required: false,
         cost: "limits of the missing kind (--cpus, --memory-mib, --pids, --io-…) cannot be kept; without cpuset root in a bay can undo what nproc says",
-        mend: "enable them on the kernel's command line (cgroup_enable=memory), or write them to cgroup.subtree_control",
+        fix: "enable them on the kernel's command line (cgroup_enable=memory), or write them to cgroup.subtree_control",
     };
     let v1 = version_one();
     let v2 = VersionTwo::find();
@@ -116,7 +116,7 @@ pub(super) fn controllers() -> Check {
     }
 }
 
-/// An empty group made to look into, taken away again.
+/// An empty group for probing, removed on drop.
 struct Probe(PathBuf);
 
 impl Drop for Probe {
@@ -131,7 +131,7 @@ pub(super) fn kill_and_freeze(root: bool) -> Check {
         title: "ending and freezing groups",
         required: true,
         cost: "a bay could not be ended or paused as a whole",
-        mend: "use Linux 5.15 or newer with cgroup version 2 mounted writable",
+        fix: "use Linux 5.15 or newer with cgroup version 2 mounted writable",
     };
     let v2 = VersionTwo::find();
     let point = match v2.root() {
@@ -151,7 +151,7 @@ pub(super) fn kill_and_freeze(root: bool) -> Check {
             match some {
                 Some(group) if offers(&group.path()) => subject.ok("cgroup.kill and cgroup.freeze"),
                 Some(_) => subject.missing("this kernel has no cgroup.kill or no cgroup.freeze"),
-                None => subject.unknown("only root may make a group to look into"),
+                None => subject.unknown("only root may make a group for this test"),
             }
         }
     }
@@ -162,8 +162,8 @@ pub(super) fn clone_into(root: bool) -> Check {
         id: "clone-into-cgroup",
         title: "starting commands in their group",
         required: true,
-        cost: "every command would cost about 11 ms more, or could not be told apart",
-        mend: "use Linux 5.15 or newer with cgroup version 2 mounted",
+        cost: "every command would cost about 11 ms more, or could not be distinguished",
+        fix: "use Linux 5.15 or newer with cgroup version 2 mounted",
     };
     match (kernel_version(), VersionTwo::find()) {
         (_, VersionTwo::Unmountable(error)) => without_version_two(subject, &error, root),

@@ -9,9 +9,9 @@ use super::{Check, Subject};
 use crate::daemon_start::DaemonLocation;
 use crate::output::size;
 
-/// Below this a pool has no room for the host's tools and a few bays.
+/// Below this size a pool cannot hold the host's tools and a few bays.
 const ENOUGH_DISK: u64 = 8 << 30;
-/// A pool cannot be made below this.
+/// Below this size no pool can be made.
 const LEAST_DISK: u64 = 2 << 30;
 const ENOUGH_MEMORY: u64 = 1 << 30;
 
@@ -20,8 +20,8 @@ pub(super) fn btrfs() -> Check {
         id: "btrfs",
         title: "btrfs in the kernel",
         required: true,
-        cost: "the pool, on which images, workspaces and roots live, cannot be mounted",
-        mend: "load it with `modprobe btrfs`, or install the kernel package that has it (linux-modules-extra)",
+        cost: "the pool, which contains images, workspaces and roots, cannot be mounted",
+        fix: "load it with `modprobe btrfs`, or install the kernel package that has it (linux-modules-extra)",
     };
     let known = read("/proc/filesystems").unwrap_or_default();
     if known.lines().any(|line| line.ends_with("\tbtrfs")) {
@@ -42,7 +42,7 @@ pub(super) async fn mkfs() -> Check {
         title: "mkfs.btrfs",
         required: true,
         cost: "a new pool cannot be made (one on a btrfs disk of yours still can be used)",
-        mend: "apt install btrfs-progs",
+        fix: "apt install btrfs-progs",
     };
     let paths = ["/usr/sbin/mkfs.btrfs", "/sbin/mkfs.btrfs", "/usr/bin/mkfs.btrfs"];
     if let Some(path) = paths.iter().find(|path| Path::new(path).exists()) {
@@ -60,7 +60,7 @@ pub(super) fn loop_devices(root: bool) -> Check {
         title: "loop devices",
         required: false,
         cost: "the pool cannot be a file: it needs a btrfs filesystem of its own (--pool)",
-        mend: "load them with `modprobe loop`; in a container, give it /dev/loop-control",
+        fix: "load them with `modprobe loop`; in a container, give it /dev/loop-control",
     };
     match std::fs::OpenOptions::new().read(true).write(true).open("/dev/loop-control") {
         Ok(_) => subject.ok("available"),
@@ -77,15 +77,15 @@ pub(super) fn space(location: &DaemonLocation) -> Check {
         title: "disk space",
         required: true,
         cost: "the pool holds the host's tools once and every bay's changes; with less it fills up soon",
-        mend: "free some, or put the pool on another disk with --pool",
+        fix: "free some, or put the pool on another disk with --pool",
     };
     let existing = location.pool.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
     let Ok(stat) = rustix::fs::statvfs(existing) else {
-        return subject.unknown(format!("{} could not be looked at", existing.display()));
+        return subject.unknown(format!("{} could not be read", existing.display()));
     };
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     let found = format!("{} free at {}", size(free), existing.display());
-    // A pool that is there has its space already.
+    // An existing pool has its space already.
     let has_pool = location.pool.join("pool.img").exists();
     match free {
         free if free >= ENOUGH_DISK => subject.ok(found),
@@ -99,8 +99,8 @@ pub(super) fn memory() -> Check {
         id: "memory",
         title: "memory",
         required: false,
-        cost: "builds and tests inside bays may be killed for want of memory",
-        mend: "stop what else runs, or give the machine more",
+        cost: "builds and tests inside bays may be killed for lack of memory",
+        fix: "stop what else runs, or give the machine more",
     };
     let kib = read("/proc/meminfo").and_then(|text| {
         let value = super::proc::field(&text, "MemAvailable")?;

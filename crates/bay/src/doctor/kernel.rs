@@ -8,7 +8,7 @@ use rustix::mount::FsOpenFlags;
 use super::proc::{field, kernel_version, read};
 use super::{Check, Subject};
 
-/// Id-mapped mounts on btrfs came with this one.
+/// The first version with id-mapped mounts on btrfs.
 const FLOOR: (u32, u32) = (5, 15);
 
 pub(super) fn version() -> Check {
@@ -17,7 +17,7 @@ pub(super) fn version() -> Check {
         title: "kernel",
         required: true,
         cost: "bays need id-mapped mounts on btrfs and cgroup.kill, which came with Linux 5.15",
-        mend: "upgrade the kernel: Debian 12 and Ubuntu 22.04 have a newer one",
+        fix: "upgrade the kernel: Debian 12 and Ubuntu 22.04 have a newer one",
     };
     let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
     match kernel_version() {
@@ -33,7 +33,7 @@ pub(super) fn openat2() -> Check {
         title: "safe path resolution (openat2)",
         required: true,
         cost: "paths in an agent's tree could not be opened safely",
-        mend: "upgrade the kernel to 5.15 or newer; in a container, allow openat2 in its seccomp profile",
+        fix: "upgrade the kernel to 5.15 or newer; in a container, allow openat2 in its seccomp profile",
     };
     let opened =
         rustix::fs::openat2(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT);
@@ -49,7 +49,7 @@ pub(super) fn mount_api(root: bool) -> Check {
         title: "new mount API (fsopen, open_tree)",
         required: true,
         cost: "a bay's filesystems could not be put together",
-        mend: "upgrade the kernel to 5.15 or newer; in a container, give it CAP_SYS_ADMIN",
+        fix: "upgrade the kernel to 5.15 or newer; in a container, give it CAP_SYS_ADMIN",
     };
     match rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC) {
         Ok(_) => subject.ok("works"),
@@ -63,8 +63,8 @@ pub(super) fn pressure() -> Check {
         id: "pressure",
         title: "pressure stall information",
         required: false,
-        cost: "it cannot be told whether a slow bay waits for processor, memory or disk",
-        mend: "boot with psi=1",
+        cost: "nothing shows whether a slow bay waits for processor, memory or disk",
+        fix: "boot with psi=1",
     };
     let averages = ["cpu", "memory", "io"].map(|what| {
         let text = read(&format!("/proc/pressure/{what}"))?;
@@ -82,7 +82,7 @@ pub(super) fn abort_connections(root: bool) -> Check {
         required: false,
         cost: "connections to the outside end with their first packet after a restore from memory, not before it; one that \
                only waits, over UDP, waits on",
-        mend: "use a kernel with CONFIG_INET_DIAG_DESTROY",
+        fix: "use a kernel with CONFIG_INET_DIAG_DESTROY",
     };
     match bay_runtime::sockets::can_destroy() {
         Ok(true) => subject.ok("works"),
@@ -98,7 +98,7 @@ pub(super) fn seccomp() -> Check {
         title: "seccomp filters",
         required: true,
         cost: "system calls that a bay must not make could not be refused",
-        mend: "use a kernel with CONFIG_SECCOMP_FILTER",
+        fix: "use a kernel with CONFIG_SECCOMP_FILTER",
     };
     match read("/proc/sys/kernel/seccomp/actions_avail") {
         Some(actions) if actions.split(' ').any(|action| action == "errno") => subject.ok("available"),
@@ -116,7 +116,7 @@ pub(super) fn landlock() -> Check {
         title: "Landlock",
         required: false,
         cost: "git and the programs that unpack archives for the daemon are not confined a second time",
-        mend: "boot with landlock in the lsm= list",
+        fix: "boot with landlock in the lsm= list",
     };
     const INTERFACES: [(ABI, u32); 6] =
         [(ABI::V6, 6), (ABI::V5, 5), (ABI::V4, 4), (ABI::V3, 3), (ABI::V2, 2), (ABI::V1, 1)];
@@ -127,12 +127,12 @@ pub(super) fn landlock() -> Check {
     }
 }
 
-/// Makes a set of rules that nobody is ever bound by.
+/// Creates a ruleset that no process is ever restricted by.
 fn supports(interface: ABI) -> bool {
     let (files, net, scopes) =
         (AccessFs::from_all(interface), AccessNet::from_all(interface), Scope::from_all(interface));
     let rules = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(files);
-    // Older interfaces have none of the other two, and to ask for nothing is refused.
+    // Older interfaces lack the other two, and refuse an empty request.
     let rules = if net.is_empty() { rules } else { rules.and_then(|rules| rules.handle_access(net)) };
     let rules = if scopes.is_empty() { rules } else { rules.and_then(|rules| rules.scope(scopes)) };
     rules.and_then(Ruleset::create).is_ok()
@@ -144,7 +144,7 @@ pub(super) fn security_modules() -> Check {
         title: "AppArmor, SELinux",
         required: false,
         cost: "SELinux in enforcing mode may refuse mounts and files of a bay that are not labelled for it",
-        mend: "if bays fail to start, look for denials with `ausearch -m avc` and allow them for the daemon",
+        fix: "if bays fail to start, look for denials with `ausearch -m avc` and allow them for the daemon",
     };
     if read("/sys/fs/selinux/enforce").as_deref() == Some("1") {
         return subject.limited("SELinux is enforcing");

@@ -1,7 +1,7 @@
-//! What this host can do, found out by trying where trying is harmless and by reading where it is not.
+//! What this host supports. A probe tries a feature if that is harmless, and otherwise reads what the kernel reports.
 //!
-//! One small probe per fact. A probe never fails: what it could not find out it says. Nothing here changes the host;
-//! what a probe makes (a child in namespaces, an empty cgroup) it takes away again.
+//! There is one small probe for each fact. A probe never fails: it reports what it could not find out. Nothing here
+//! changes the host. Whatever a probe makes (a child in namespaces, an empty cgroup) it removes again.
 
 mod cgroups;
 mod disk;
@@ -21,42 +21,43 @@ use crate::daemon_start::DaemonLocation;
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum State {
     Ok,
-    /// Works, with less than there could be.
+    /// It works, but not everything it offers.
     Limited,
     Missing,
-    /// Could not be found out, mostly for want of root.
+    /// The probe could not find out, usually for lack of root.
     Unknown,
 }
 
 /// One fact about the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Check {
-    /// Stable name for programs.
+    /// Stable name, for programs.
     pub(crate) id: &'static str,
     pub(crate) title: &'static str,
     pub(crate) state: State,
-    /// Without it no bay runs.
+    /// No bay runs without it.
     pub(crate) required: bool,
     pub(crate) found: String,
-    /// What its lack costs; empty when all is well.
+    /// The consequence of its absence. Empty if all is well.
     pub(crate) cost: &'static str,
-    /// How to mend it; empty when all is well.
-    pub(crate) mend: &'static str,
+    /// How to fix it. Empty if all is well.
+    #[serde(rename = "mend")]
+    pub(crate) fix: &'static str,
 }
 
-/// What a probe looks at, and what it says when it has found something.
+/// The subject of a probe, and its texts for a result that is not ok.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Subject {
     id: &'static str,
     title: &'static str,
     required: bool,
     cost: &'static str,
-    mend: &'static str,
+    fix: &'static str,
 }
 
 impl Subject {
     fn found(self, state: State, found: impl Into<String>) -> Check {
-        let (cost, mend) = if state == State::Ok { ("", "") } else { (self.cost, self.mend) };
+        let (cost, fix) = if state == State::Ok { ("", "") } else { (self.cost, self.fix) };
         Check {
             id: self.id,
             title: self.title,
@@ -64,7 +65,7 @@ impl Subject {
             required: self.required,
             found: found.into(),
             cost,
-            mend,
+            fix,
         }
     }
 
@@ -87,7 +88,7 @@ impl Subject {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Examined {
-    /// Whether bays can run here, as far as could be seen.
+    /// Whether bays can run here, as far as the probes could see.
     pub(crate) fit: bool,
     pub(crate) version: &'static str,
     pub(crate) root: bool,

@@ -1,4 +1,4 @@
-//! Namespaces and id-mapped mounts, tried where possible.
+//! Namespaces and id-mapped mounts, tested by making them if possible.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,7 +24,7 @@ pub(super) fn user() -> Check {
         title: "user namespaces",
         required: true,
         cost: "root in a bay would be root on the host, so no bay is started",
-        mend: "sysctl user.max_user_namespaces=15000, and a kernel with CONFIG_USER_NS",
+        fix: "sysctl user.max_user_namespaces=15000, and a kernel with CONFIG_USER_NS",
     };
     if !Path::new("/proc/self/ns/user").exists() {
         return subject.missing("not in this kernel");
@@ -36,14 +36,14 @@ pub(super) fn user() -> Check {
     }
 }
 
-/// Really makes one of each, in a child that ends at once.
+/// Makes one namespace of each kind, in a child that ends immediately.
 pub(super) async fn all(root: bool) -> Check {
     let subject = Subject {
         id: "namespaces",
         title: "all namespaces together",
         required: true,
         cost: "a bay's processes, files or network would not be separate from the host's",
-        mend: "see the other lines; in a container, allow unshare and clone in its seccomp profile; inside a chroot the kernel refuses them, a pivoted root is fine",
+        fix: "see the other lines; in a container, allow unshare and clone in its seccomp profile; inside a chroot the kernel refuses them, a pivoted root is fine",
     };
     let attempt = match attempt(Stdio::null()) {
         Ok(child) => child.wait_with_output().await,
@@ -59,11 +59,11 @@ pub(super) async fn all(root: bool) -> Check {
                 subject.unknown(format!("{said}; root may be allowed to"))
             }
         }
-        Err(error) => subject.unknown(format!("it could not be tried: {error}")),
+        Err(error) => subject.unknown(format!("it could not be tested: {error}")),
     }
 }
 
-/// A child that makes one of each namespace, says so, and stays in them until its standard input ends.
+/// A child that makes one namespace of each kind, reports that, and stays in them until its standard input ends.
 fn attempt(input: Stdio) -> io::Result<Child> {
     Command::new(std::env::current_exe()?)
         .args(["__runtime", ATTEMPT_NAMESPACES])
@@ -74,14 +74,14 @@ fn attempt(input: Stdio) -> io::Result<Child> {
         .spawn()
 }
 
-/// What users inside a bay may do by themselves.
+/// What unprivileged users inside a bay may create.
 pub(super) fn nested() -> Check {
     let subject = Subject {
         id: "nested-user-namespaces",
         title: "user namespaces inside bays",
         required: false,
         cost: "browsers' sandboxes, bubblewrap and rootless containers inside a bay fail or need a flag",
-        mend: "sysctl kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0",
+        fix: "sysctl kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0",
     };
     if read("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") {
         return subject.limited("kernel.unprivileged_userns_clone is 0");
@@ -98,7 +98,7 @@ pub(super) fn time() -> Check {
         title: "time namespaces",
         required: false,
         cost: "monotonic clocks jump when a bay is restored from a memory checkpoint on another boot",
-        mend: "use a kernel with CONFIG_TIME_NS",
+        fix: "use a kernel with CONFIG_TIME_NS",
     };
     if Path::new("/proc/self/ns/time").exists() {
         subject.ok("available")
@@ -107,14 +107,14 @@ pub(super) fn time() -> Check {
     }
 }
 
-/// Id-maps the pool's filesystem, or the root's where there is no pool yet. The mount is never attached anywhere.
+/// Id-maps the filesystem of the pool, or of the root if there is no pool yet. The mount is never attached.
 pub(super) async fn idmapped_mounts(root: bool, location: &DaemonLocation) -> Check {
     let subject = Subject {
         id: "idmapped-mounts",
         title: "id-mapped mounts",
         required: true,
         cost: "files of a bay could not belong to its own range of ids, so no bay is started",
-        mend: "use Linux 5.15 or newer and a pool on btrfs",
+        fix: "use Linux 5.15 or newer and a pool on btrfs",
     };
     if !root {
         return subject.unknown("only root may try it");

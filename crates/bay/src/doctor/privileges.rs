@@ -1,9 +1,9 @@
-//! What this process may do.
+//! The privileges of this process.
 
 use super::proc::{field, read};
 use super::{Check, Subject};
 
-/// Capabilities the daemon and its helper use, by their number.
+/// Capabilities that the daemon and its helper use, with their numbers.
 const NEEDED: [(u32, &str); 12] = [
     (0, "CAP_CHOWN"),
     (1, "CAP_DAC_OVERRIDE"),
@@ -31,7 +31,7 @@ pub(super) fn root(root: bool) -> Check {
         title: "root",
         required: false,
         cost: "the daemon cannot be started by this user, and some of these checks could not be made",
-        mend: "run `sudo bay doctor`",
+        fix: "run `sudo bay doctor`",
     };
     if root { subject.ok("yes") } else { subject.unknown("no") }
 }
@@ -42,7 +42,7 @@ pub(super) fn capabilities(root: bool) -> Check {
         title: "capabilities",
         required: true,
         cost: "namespaces, mounts or networks of bays cannot be made",
-        mend: "run the daemon as full root; in a container, give it the missing ones",
+        fix: "run the daemon as full root; in a container, give it the missing ones",
     };
     let Some(held) = effective() else {
         return subject.unknown("could not be read");
@@ -65,7 +65,7 @@ pub(super) fn resource_limits(root: bool) -> Check {
         title: "raising resource limits",
         required: false,
         cost: "rlimits inside bays cannot be raised above the daemon's, and the OOM killer's choice cannot be guided",
-        mend: "give the daemon CAP_SYS_RESOURCE, or raise its own limits before it starts",
+        fix: "give the daemon CAP_SYS_RESOURCE, or raise its own limits before it starts",
     };
     match effective() {
         None => subject.unknown("could not be read"),

@@ -1,4 +1,4 @@
-//! Reading what the kernel tells about itself.
+//! Reads what the kernel reports about itself.
 
 use std::fs;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub(super) fn kernel_version() -> Option<(u32, u32)> {
     parse_version(&read("/proc/sys/kernel/osrelease")?)
 }
 
-/// The first two numbers of something like `6.18.44-x` or `v4.2.1`.
+/// The first two numbers of a text like `6.18.44-x` or `v4.2.1`.
 pub(super) fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.trim_start_matches('v').split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_whatever_follows() {
+    fn versions_are_parsed_with_any_suffix() {
         assert_eq!(parse_version("6.18.44-fc"), Some((6, 18)));
         assert_eq!(parse_version("5.15-generic"), Some((5, 15)));
         assert_eq!(parse_version("v4.2.1"), Some((4, 2)));

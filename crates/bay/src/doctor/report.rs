@@ -1,4 +1,4 @@
-//! The examination for a person.
+//! The report of `bay doctor` for a person.
 
 use comfy_table::{Cell, Color};
 
@@ -12,13 +12,13 @@ pub(crate) fn render(examined: &Examined) -> String {
         table.add_row([mark(check.state), Cell::new(check.title), Cell::new(visible(&check.found))]);
     }
     let mut text = table.trim_fmt();
-    // Without root most of what is unknown is unknown for that reason alone; one line is enough.
+    // Without root, most unknown results have that one reason, which one line explains.
     let told = |state: State| state != State::Ok && (examined.root || state != State::Unknown);
     for check in examined.checks.iter().filter(|check| told(check.state)) {
         let need = if check.required { ", and bays need it" } else { "" };
         text.push_str(&format!("\n\n{}: {}{need}", check.title, word(check.state)));
         text.push_str(&format!("\n  costs: {}", check.cost));
-        text.push_str(&format!("\n  fix:   {}", check.mend));
+        text.push_str(&format!("\n  fix:   {}", check.fix));
     }
     let unknown: Vec<&str> = examined
         .checks
@@ -31,9 +31,7 @@ pub(crate) fn render(examined: &Examined) -> String {
     }
     let verdict = match (examined.fit, examined.root) {
         (true, true) => "bays can run on this host",
-        (true, false) => {
-            "nothing speaks against bays on this host; run it with sudo for what only root can test"
-        }
+        (true, false) => "no problem was found on this host; run it with sudo for the tests that need root",
         (false, _) => "bays cannot run on this host as it is",
     };
     text.push_str("\n\n");
@@ -69,13 +67,13 @@ mod tests {
     use crate::doctor::Subject;
 
     #[test]
-    fn what_is_not_well_comes_with_its_cost_and_its_cure() {
+    fn a_failed_check_is_shown_with_its_cost_and_its_fix() {
         let subject = Subject {
             id: "x",
             title: "the thing",
             required: true,
             cost: "no bays",
-            mend: "install the thing",
+            fix: "install the thing",
         };
         let examined = Examined {
             fit: false,

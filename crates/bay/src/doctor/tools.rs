@@ -1,4 +1,4 @@
-//! Programs beside us, and the daemon.
+//! Other programs, and the daemon.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -11,7 +11,7 @@ use tokio::process::Command;
 use super::{Check, Subject};
 use crate::daemon_start::DaemonLocation;
 
-/// What a program prints first when asked for its version.
+/// The first line of a program's version output.
 async fn version_of(program: &str) -> io::Result<String> {
     let output = Command::new(program).arg("--version").kill_on_drop(true).output().await?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -24,7 +24,7 @@ pub(super) async fn git() -> Check {
         title: "git",
         required: false,
         cost: "`bay up` cannot take repositories, neither local nor remote; empty bays and directories work",
-        mend: "apt install git",
+        fix: "apt install git",
     };
     match version_of("git").await {
         Ok(version) => subject.ok(version),
@@ -38,7 +38,7 @@ pub(super) async fn criu(root: bool) -> Check {
         title: "CRIU",
         required: false,
         cost: "checkpoints hold files only; memory checkpoints and live forks need CRIU 4.2 or newer",
-        mend: "./quickstart fetches one; BAY_CRIU names another (older ones fail on recent kernels)",
+        fix: "./quickstart fetches one; BAY_CRIU names another (older ones fail on recent kernels)",
     };
     let given = std::env::var_os("BAY_CRIU").map(PathBuf::from);
     let found = match bay_runtime::find_criu(given.as_deref()) {
@@ -67,7 +67,7 @@ pub(super) fn kvm() -> Check {
         title: "KVM",
         required: false,
         cost: "bays as virtual machines would run without hardware support, slowly",
-        mend: "enable virtualisation in the firmware, or nested virtualisation for this machine",
+        fix: "enable virtualisation in the firmware, or nested virtualisation for this machine",
     };
     match OpenOptions::new().read(true).write(true).open("/dev/kvm") {
         Ok(_) => subject.ok("/dev/kvm opens"),
@@ -78,14 +78,14 @@ pub(super) fn kvm() -> Check {
     }
 }
 
-/// The daemon of this data directory, if one runs. None is started for the question.
+/// The daemon of this data directory, if one runs. The probe starts none.
 pub(super) async fn daemon(location: &DaemonLocation) -> Check {
     let subject = Subject {
         id: "daemon",
         title: "daemon",
         required: false,
         cost: "a daemon of another version may not understand this command",
-        mend: "restart the daemon; running bays go on meanwhile",
+        fix: "restart the daemon; running bays continue meanwhile",
     };
     let mut client = Client::new(Endpoint::at(&location.socket));
     match client.get::<Health>("/v1/health").await {

@@ -1,4 +1,4 @@
-//! Who the caller is to git, so that commits in a bay carry that name.
+//! The caller's git identity, so that commits in a bay have it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use bay_types::bay::Author;
 
 use super::safe_command::git;
 
-/// The author git would write into a commit made in `dir`: what the caller's settings and, where `dir` is in one, the
-/// repository's say. Under `sudo` the settings are root's, which rarely name anybody; then those of the user who called
-/// it count. `None` when nobody is named: a bay is as good without.
+/// The author that git would write into a commit made in `dir`, from the caller's settings and those of the repository.
+/// Under `sudo` the settings are root's, which rarely name an author; then the settings of the user who ran sudo count.
+/// `None` if no author is configured: a bay works without one.
 pub(crate) async fn author(dir: &Path) -> Option<Author> {
     match named(dir, &[]).await {
         Some(author) => Some(author),
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_author_is_the_repositorys_where_it_names_one_and_nothing_it_names_is_run() {
+    async fn the_repositorys_author_has_precedence_and_no_program_of_its_settings_runs() {
         let temp = tempfile::tempdir().unwrap();
         let trap = temp.path().join("ran");
         let init = git(temp.path()).args(["init", "-q"]).status().await.unwrap();
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_could_not_stand_in_a_commit_is_nobodys() {
+    async fn a_name_that_is_invalid_in_a_commit_counts_as_none() {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("settings");
         std::fs::write(&file, "[user]\n\tname = \"two\\nlines\"\n\temail = a@b\n").unwrap();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_is_found_by_the_whole_name() {
+    fn a_home_directory_is_found_by_the_full_user_name() {
         let accounts = "root:x:0:0::/root:/bin/sh\nann:x:1000:1000:Ann:/home/ann:/bin/sh\n";
         assert_eq!(home_of("ann", accounts), Some(PathBuf::from("/home/ann")));
         assert_eq!(home_of("an", accounts), None);

@@ -1,5 +1,5 @@
-//! Writes checked work to a branch of the caller's repository. The branch is not checked out, and it loses no commit unless
-//! the caller asks for that.
+//! Writes checked work to a branch of the caller's repository. It does not check out the branch. The branch loses no
+//! commit unless the caller asks for that.
 
 use std::path::Path;
 
@@ -10,17 +10,17 @@ use super::safe_command::git;
 use super::sudo_user::SudoUser;
 use super::{LocalRepo, not_run, refused};
 
-/// What became of a branch.
+/// The result for a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrived {
     Created,
     Updated,
-    /// It was there already.
+    /// The branch already had this commit.
     Unchanged,
 }
 
 impl LocalRepo {
-    /// Takes the branch `from` of a bundle over as `branch`. `place` is the directory the bundle is in.
+    /// Fetches the branch `from` of a bundle into `branch`. `place` is the directory of the bundle.
     pub(crate) async fn take_branch(
         &self,
         bundle: &Path,
@@ -33,7 +33,7 @@ impl LocalRepo {
         let at = ["rev-parse", "--verify", "--quiet", "--end-of-options", reference.as_str()];
         let before = self.line(&at).await?;
         let mut command = git(&self.top);
-        // A bundle is a file, and nothing else may be reached.
+        // A bundle is a file. No other protocol is needed.
         command.env("GIT_ALLOW_PROTOCOL", "file");
         command.args(["-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "fetch.prune=false"]);
         command.args(["-c", "fetch.unpackLimit=1", "-c", "transfer.fsckObjects=true"]);
@@ -52,7 +52,7 @@ impl LocalRepo {
             } else if said.contains("refusing to fetch into") {
                 invalid(
                     format!("the branch {branch} is checked out in {}", self.top.display()),
-                    "choose another branch name; `git merge` then brings the work in",
+                    "choose another branch name; `git merge` then merges the work",
                 )
             } else {
                 refused(&format!("writing the branch {branch}"), &output)
@@ -70,7 +70,7 @@ impl LocalRepo {
 pub(super) fn diverged(branch: &str, place: &str) -> ApiError {
     ApiError::new(
         ErrorCode::BranchDiverged,
-        format!("the branch {branch} {place} has commits that the work in the bay does not build on"),
+        format!("the branch {branch} {place} has commits that the work in the bay does not contain"),
         "choose another branch name, or --force to replace what the branch has",
     )
 }

@@ -1,7 +1,8 @@
 //! The caller's own repository, read and written as the caller, with the caller's git.
 //!
-//! Only ever run on a tree the caller named as theirs; an agent's work comes to it from a clean repository of our own
-//! ([`bring_out`]). The tree itself may be a stranger's: nothing that its configuration names is run ([`safe_command`]).
+//! Git runs only on a tree that the caller named. An agent's work reaches it from a clean repository of our own
+//! ([`bring_out`]). The tree itself may come from a stranger, so no program that its configuration names is run
+//! ([`safe_command`]).
 
 mod author;
 pub(crate) mod bring_out;
@@ -26,7 +27,7 @@ use bay_text::escape::one_line;
 pub(crate) use local_branch::Arrived;
 use safe_command::{git, git_on_content};
 
-/// Most commits of the cache that a bundle is made against: more would only lengthen the command line.
+/// Most commits of the cache that a bundle is made against. More would only lengthen the command line.
 const MAX_HAVE: usize = 64;
 
 /// A git working tree or bare repository of the caller.
@@ -35,9 +36,9 @@ pub(crate) struct LocalRepo {
     /// Top of the working tree, or the bare repository itself.
     pub(crate) top: PathBuf,
     pub(crate) bare: bool,
-    /// History was cut off when it was cloned: no bundle can be made.
+    /// A shallow clone lacks history, so no bundle can be made from it.
     pub(crate) shallow: bool,
-    /// `None` while there is no commit.
+    /// `None` if there is no commit yet.
     pub(crate) head: Option<Commit>,
 }
 
@@ -45,20 +46,20 @@ pub(crate) struct LocalRepo {
 pub(crate) struct Commit {
     pub(crate) id: String,
     pub(crate) branch: Option<String>,
-    /// The full ref, where it was named by one.
+    /// The full ref, if a ref named the commit.
     pub(crate) reference: Option<String>,
 }
 
-/// What a working tree has that its commit has not.
+/// How a working tree differs from its commit.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// Changed or new, relative to the top. A trailing slash marks a repository within the tree.
+    /// Changed or new files, relative to the top. A trailing slash marks a repository within the tree.
     pub(crate) present: Vec<PathBuf>,
     pub(crate) deleted: Vec<PathBuf>,
 }
 
 impl Changes {
-    /// What must be gone before the present files can be put in place: also a directory that a file has replaced.
+    /// Paths to delete before the present files are written. They include a directory that was replaced by a file.
     pub(crate) fn deletions(&self) -> Vec<PathBuf> {
         let mut deletions = self.deleted.clone();
         let parents: BTreeSet<&Path> = self
@@ -93,7 +94,7 @@ fn refused(doing: &str, output: &Output) -> ApiError {
     ApiError::new(ErrorCode::RepoFetch, format!("{doing}: git said: {said}"), next)
 }
 
-/// The repository `dir` is in; `None` when it is in none.
+/// The repository that contains `dir`, or `None`.
 pub(crate) async fn discover(dir: &Path) -> Result<Option<LocalRepo>, ApiError> {
     let output = git(dir)
         .args(["rev-parse", "--is-bare-repository", "--is-shallow-repository", "--is-inside-work-tree"])
@@ -132,13 +133,13 @@ pub(crate) async fn discover(dir: &Path) -> Result<Option<LocalRepo>, ApiError> 
     Ok(Some(LocalRepo { top, bare: false, shallow, head }))
 }
 
-/// Where the repository that a directory is in was cloned from.
+/// The origin of the repository that contains a directory.
 pub(crate) async fn upstream(dir: &Path) -> Option<String> {
     discover(dir).await.ok()??.line(&["config", "--get", "remote.origin.url"]).await.ok()?
 }
 
-/// Refuses a repository whose configuration (`core.worktree`) leads to a tree that is not its own: the caller's home,
-/// say, would be taken into the bay.
+/// Refuses a repository whose configuration (`core.worktree`) names a tree of another owner. Otherwise the caller's
+/// home, for instance, would be copied into the bay.
 async fn same_repository(dir: &Path, top: &Path) -> Result<(), ApiError> {
     let mut places = Vec::new();
     for place in [dir, top] {
@@ -182,13 +183,13 @@ fn commit(id: Option<&[u8]>, reference: Option<&[u8]>) -> Option<Commit> {
 }
 
 impl LocalRepo {
-    /// What a ref means here.
+    /// The commit of a ref in this repository.
     pub(crate) async fn resolve(&self, reference: &str) -> Result<Commit, ApiError> {
         let missing = || {
             ApiError::new(
                 ErrorCode::RefNotFound,
                 format!("{reference:?} is no branch, tag or commit of {}", self.top.display()),
-                "`git branch -a` and `git tag` list what there is",
+                "`git branch -a` and `git tag` list all of them",
             )
         };
         let peeled = format!("{reference}^{{commit}}");
@@ -217,14 +218,14 @@ impl LocalRepo {
         asked.is_ok_and(|output| output.status.success())
     }
 
-    /// First line of a git command's output; `None` when it failed or said nothing.
+    /// First line of a git command's output. `None` if the command failed or printed nothing.
     async fn line(&self, arguments: &[&str]) -> Result<Option<String>, ApiError> {
         let output = git(&self.top).args(arguments).output().await.map_err(|e| not_run(&e))?;
         let text = String::from_utf8_lossy(&output.stdout);
         Ok(text.lines().next().map(str::to_owned).filter(|l| output.status.success() && !l.is_empty()))
     }
 
-    /// Starts writing a bundle with `commit` and everything branches and tags reach, without what `have` covers.
+    /// Starts to write a bundle with `commit` and everything that branches and tags reach, without what `have` covers.
     pub(crate) async fn bundle(
         &self,
         commit: &Commit,
@@ -245,7 +246,7 @@ impl LocalRepo {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|e| not_run(&e))
     }
 
-    /// Those of the commits that are in this repository too.
+    /// The commits that this repository also has.
     async fn known(&self, ids: &[String]) -> Result<Vec<String>, ApiError> {
         let ids: Vec<&String> =
             ids.iter().filter(|id| id.bytes().all(|b| b.is_ascii_hexdigit())).take(MAX_HAVE).collect();
@@ -268,7 +269,7 @@ impl LocalRepo {
         Ok(text.lines().filter_map(|line| line.strip_prefix("commit ")).map(str::to_owned).collect())
     }
 
-    /// What is changed, new or gone since the commit; ignored files are left alone.
+    /// The files that differ from the commit. Ignored files are not included.
     pub(crate) async fn changes(&self) -> Result<Changes, ApiError> {
         let output = git_on_content(&self.top)
             .await?
@@ -317,7 +318,7 @@ impl LocalRepo {
         Ok(output.stdout.split(|b| *b == 0).filter(|p| !p.is_empty()).map(to_path).collect())
     }
 
-    /// Whether some files are kept by LFS, so that the commit holds only pointers to them.
+    /// Whether LFS stores some files, so that the commit contains only pointers to them.
     pub(crate) fn uses_lfs(&self) -> bool {
         std::fs::read_to_string(self.top.join(".gitattributes")).is_ok_and(|text| text.contains("filter=lfs"))
     }
@@ -336,7 +337,7 @@ fn stays_below(path: &Path) -> bool {
 fn status_paths(output: &[u8]) -> Vec<PathBuf> {
     let entries = output.split(|b| *b == 0).filter(|e| !e.is_empty());
     let path_of = |entry: &[u8]| {
-        // How many blank-separated fields come before the path depends on the kind of line.
+        // The kind of line decides how many blank-separated fields precede the path.
         let fields = match entry[0] {
             b'1' => 8,
             b'u' => 10,
@@ -348,7 +349,8 @@ fn status_paths(output: &[u8]) -> Vec<PathBuf> {
     entries.filter_map(path_of).collect()
 }
 
-/// Whether a path is there decides, not what git calls the change: staged, unstaged and conflicted come to the same.
+/// The existence of a path decides, not how git classifies the change: staged, unstaged and conflicted are treated
+/// alike.
 fn sort_changes(paths: &[PathBuf], is_there: impl Fn(&Path) -> bool) -> Changes {
     let mut changes = Changes::default();
     for path in paths {
@@ -369,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn status_lines_give_their_paths_whatever_is_in_them() {
+    fn status_lines_give_their_paths_with_any_characters() {
         let output =
             b"1 .M N... 100644 100644 100644 aa bb a file\n with ?\0? new\0u UU N... 1 2 3 4 a b c both\0\
             ! ignored\0# branch.oid x\0? \xff\0";
@@ -380,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_deleted_when_it_is_not_there() {
+    fn a_path_that_does_not_exist_counts_as_deleted() {
         let paths = ["gone", "here", "nested/"].map(PathBuf::from);
         let changes = sort_changes(&paths, |path| path == Path::new("here"));
         assert_eq!(changes.present, [PathBuf::from("here"), PathBuf::from("nested/")]);
@@ -388,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_became_a_file_is_taken_away_first() {
+    fn a_directory_that_became_a_file_is_deleted_first() {
         let changes =
             Changes { present: vec!["d".into(), "x".into()], deleted: vec!["d/a".into(), "d/b/c".into()] };
         let expected: Vec<PathBuf> = ["d/a", "d/b/c", "d"].map(PathBuf::from).into();
@@ -396,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_submodule_cannot_lie_outside() {
+    fn a_submodule_path_cannot_leave_the_tree() {
         assert!(stays_below(Path::new("a/b")));
         for bad in ["../x", "/x", "a/../../x", ""] {
             assert!(!stays_below(Path::new(bad)), "{bad}");

@@ -16,12 +16,13 @@ use super::{discover, not_run};
 
 use bay_text::escape::one_line;
 
-/// Most that is taken of what git and the remote say.
+/// Most bytes of the output of git and the remote.
 const MAX_SAID: u64 = 1 << 20;
 /// Most lines of the remote that are shown.
 const MAX_SHOWN: usize = 20;
 
-/// Where a word leads: the name of a remote of the repository we are in means its address, everything else is one.
+/// The address that an argument means: that of the remote of this name in the current repository, or the argument
+/// itself.
 pub(crate) async fn address(remote: &str) -> Result<String, ApiError> {
     if remote.is_empty() || remote.starts_with('-') || remote.chars().any(char::is_control) {
         return Err(invalid(
@@ -39,7 +40,7 @@ pub(crate) async fn address(remote: &str) -> Result<String, ApiError> {
     Ok(remote.to_owned())
 }
 
-/// Pushes the work as a branch; returns what the remote had to say to a person.
+/// Pushes the work as a branch. Returns the messages of the remote for a person.
 pub(crate) async fn push(
     work: &Work,
     remote: &str,
@@ -82,7 +83,7 @@ async fn bounded(stream: Option<impl AsyncRead + Unpin>) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What a server tells the person who pushes, such as where to open a pull request.
+/// Messages of a server for the person who pushes, such as where to open a pull request.
 fn of_remote(said: &str) -> Vec<String> {
     let lines = said.split(['\n', '\r']).filter_map(|line| line.strip_prefix("remote:")).map(one_line);
     lines.filter(|line| !line.trim().is_empty()).take(MAX_SHOWN).collect()
@@ -112,7 +113,7 @@ fn failure(remote: &str, branch: &str, answer: &str, said: &str) -> ApiError {
     ApiError::new(code, format!("pushing {branch} to {remote}: {}", one_line(why)), next)
 }
 
-/// An address as it may be shown.
+/// An address without its password.
 pub(crate) fn without_password(address: &str) -> String {
     match address.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.split_once('@')?))) {
         Some((scheme, (login, rest))) if !login.contains('/') => format!("{scheme}://{rest}"),
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_push_is_told_by_its_reason() {
+    fn a_refused_push_is_reported_with_its_reason() {
         let at = |answer: &str, said: &str| failure("r", "b", answer, said);
         let behind =
             at("To r\n!\tabc:refs/heads/b\t[rejected] (fetch first)\nDone\n", "error: failed to push\n");
@@ -140,13 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn only_the_remotes_own_words_are_shown_and_none_of_its_control() {
+    fn only_messages_of_the_remote_are_shown_and_no_control_characters() {
         let said = "remote: open a pull request:   \nremote:   https://x/y\x1b[31m\nTo x\n * [new branch]\nremote:\n";
         assert_eq!(of_remote(said), ["open a pull request:", "https://x/y\\x1b[31m"]);
     }
 
     #[tokio::test]
-    async fn what_could_be_an_option_is_no_remote() {
+    async fn a_remote_that_looks_like_an_option_is_refused() {
         for odd in ["", "-x", "--receive-pack=touch x", "a\nb"] {
             assert_eq!(address(odd).await.unwrap_err().code, ErrorCode::InvalidInput, "{odd:?}");
         }

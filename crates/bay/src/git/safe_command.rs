@@ -6,15 +6,15 @@
 //!
 //! | what would run                                   | what stops it                                            |
 //! |--------------------------------------------------|----------------------------------------------------------|
-//! | filters (`filter.X.clean`, `.smudge`, `.process`) | each is set to nothing by name; the names are asked for   |
+//! | filters (`filter.X.clean`, `.smudge`, `.process`) | each is set to nothing by name; git lists the names       |
 //! | fetching what a partial clone lacks               | no lazy fetch, and no protocol allowed if one is tried    |
 //! | hooks, file system monitor, pager, ssh, askpass, gpg, external diff, credential helpers | fixed settings     |
 //!
-//! Filters are off whoever defined them: the caller's own may in turn run what the repository names (Git LFS does, with
-//! its extensions). A file whose time changed and that has a filter then counts as changed, and is copied as it is.
+//! All filters are off, even the caller's own, because those may in turn run what the repository names (Git LFS does,
+//! with its extensions). A filtered file whose time changed then counts as changed, and is copied as it is.
 //!
-//! Settings given on the command line outrank every file, so neither an `include.path` nor a configuration of one
-//! worktree can bring anything back.
+//! Settings given on the command line outrank every file. So neither an `include.path` nor the configuration of a
+//! worktree can turn anything on again.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -24,10 +24,10 @@ use std::process::Stdio;
 use bay_types::{ApiError, ErrorCode};
 use tokio::process::Command;
 
-/// Most settings of drivers that are switched off by name. No honest repository comes near.
+/// Most settings of drivers that are switched off by name. No honest repository has nearly as many.
 const MAX_DRIVER_SETTINGS: usize = 1024;
 
-/// Settings with fixed names, and what they are set to for every git that is run here.
+/// Fixed settings of every git command that runs here.
 const FIXED: [(&str, &str); 16] = [
     ("core.fsmonitor", "false"),
     ("core.hooksPath", "/dev/null"),
@@ -47,7 +47,7 @@ const FIXED: [(&str, &str); 16] = [
     ("core.quotePath", "false"),
 ];
 
-/// What an outer git may have left in the environment: it would lead to another repository.
+/// Variables that an outer git may have set, which would make git use another repository.
 pub(super) const REPOSITORY_VARIABLES: [&str; 9] = [
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -60,7 +60,7 @@ pub(super) const REPOSITORY_VARIABLES: [&str; 9] = [
     "GIT_EXTERNAL_DIFF",
 ];
 
-/// `git` in a directory, for commands that look at no file's content.
+/// `git` in a directory, for commands that read no file's content.
 pub(super) fn git(dir: &Path) -> Command {
     let mut command = Command::new("git");
     command.args(["--no-optional-locks", "--no-pager"]);
@@ -70,7 +70,7 @@ pub(super) fn git(dir: &Path) -> Command {
     command
         .current_dir(dir)
         .env("LC_ALL", "C")
-        // Git 2.44 and newer does not even try; older ones try and find that no protocol is allowed.
+        // Git 2.44 and newer does not try to fetch. Older versions try, and no protocol is allowed.
         .env("GIT_NO_LAZY_FETCH", "1")
         .env("GIT_ALLOW_PROTOCOL", "")
         .env("GIT_TERMINAL_PROMPT", "0")
@@ -82,7 +82,7 @@ pub(super) fn git(dir: &Path) -> Command {
     command
 }
 
-/// `git` in a directory, for commands that may look at files' content and would filter it.
+/// `git` in a directory, for commands that may read the content of files and would filter it.
 pub(super) async fn git_on_content(dir: &Path) -> Result<Command, ApiError> {
     let output = git(dir)
         .args(["config", "--includes", "-z", "--name-only", "--list"])
@@ -99,12 +99,12 @@ pub(super) async fn git_on_content(dir: &Path) -> Result<Command, ApiError> {
     Ok(command)
 }
 
-/// `name=value` for every driver among the names of settings, which are separated by NUL.
+/// `name=value` for every driver in a list of setting names, which are separated by NUL.
 fn switched_off(names: &[u8], dir: &Path) -> Result<Vec<OsString>, ApiError> {
     let mut settings = Vec::new();
     for name in names.split(|b| *b == 0) {
         let Some(value) = harmless_value(name) else { continue };
-        // `-c` splits at the first `=`: such a name would mean another setting, and this one would stay.
+        // `-c` splits at the first `=`: such a name would set another setting and leave this one.
         if name.contains(&b'=') || settings.len() >= MAX_DRIVER_SETTINGS {
             return Err(ApiError::new(
                 ErrorCode::RepoFetch,
@@ -113,7 +113,7 @@ fn switched_off(names: &[u8], dir: &Path) -> Result<Vec<OsString>, ApiError> {
                     dir.display(),
                     OsStr::from_bytes(name)
                 ),
-                "see `git config --show-origin --list`; take the setting out if it is not yours",
+                "see `git config --show-origin --list`; remove the setting if it is not yours",
             ));
         }
         let mut setting = name.to_vec();
@@ -125,7 +125,7 @@ fn switched_off(names: &[u8], dir: &Path) -> Result<Vec<OsString>, ApiError> {
     Ok(settings)
 }
 
-/// What to add to the name of a setting, where it names a program or makes one necessary.
+/// The value that disables the setting, if its name is one that names a program or requires one.
 fn harmless_value(name: &[u8]) -> Option<&'static [u8]> {
     let (section, rest) = name.split_at(name.iter().position(|b| *b == b'.')?);
     let variable = &rest[rest.iter().rposition(|b| *b == b'.')? + 1..];

@@ -1,4 +1,4 @@
-//! Hostile repositories: each has a setting that would run a program, and the program leaves a mark when it runs.
+//! Hostile repositories. Each has a setting that would run a program. The program would leave a file as evidence.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ struct Hostile {
 }
 
 impl Hostile {
-    /// A repository with two commits, whose file then changes without changing its size.
+    /// A repository with two commits. Its file then changes, but keeps its size.
     fn new() -> Self {
         let hostile = Self { dir: tempfile::tempdir().unwrap() };
         let program = hostile.program();
@@ -42,7 +42,7 @@ impl Hostile {
         self.dir.path().join("it-ran")
     }
 
-    /// Plain git, as somebody unpacking and preparing the repository would use it.
+    /// Plain git, as somebody would use it to prepare the repository.
     fn git(&self, arguments: &[&str]) {
         let status = Process::new("git").current_dir(self.top()).args(arguments).status().unwrap();
         assert!(status.success(), "git {arguments:?}");
@@ -58,7 +58,7 @@ impl Hostile {
         fs::write(info.join("attributes"), line).unwrap();
     }
 
-    /// Takes the first commit's content away, so that it would have to be fetched.
+    /// Deletes the first commit's content, so that git would have to fetch it.
     fn lose_an_object(&self) {
         let output =
             Process::new("git").current_dir(self.top()).args(["rev-parse", "HEAD~1:a.txt"]).output().unwrap();
@@ -74,7 +74,7 @@ impl Hostile {
         self.git(&["config", "remote.origin.url", url]);
     }
 
-    /// Everything `bay up` asks of a local repository.
+    /// Everything that `bay up` reads from a local repository.
     fn read_all(&self) -> Result<Vec<PathBuf>, ApiError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -109,7 +109,7 @@ fn no_filter_of_the_repository_runs() {
 }
 
 #[test]
-fn the_rig_would_notice_a_program_that_runs() {
+fn the_fixture_detects_a_program_that_runs() {
     let hostile = Hostile::new();
     let touch = format!("touch '{}'; cat", hostile.mark().display());
     hostile.attributes("*.txt filter=evil\n");
@@ -226,7 +226,7 @@ fn no_hook_runs() {
 }
 
 #[test]
-fn a_configuration_that_leads_to_another_tree_is_refused() {
+fn a_configuration_that_names_another_tree_is_refused() {
     let hostile = Hostile::new();
     let home = hostile.top().parent().unwrap().to_owned();
     hostile.git(&["config", "core.worktree", home.to_str().unwrap()]);
@@ -237,7 +237,7 @@ fn a_configuration_that_leads_to_another_tree_is_refused() {
 }
 
 #[test]
-fn a_directory_within_a_repository_and_a_linked_worktree_are_taken_as_ever() {
+fn a_directory_within_a_repository_and_a_linked_worktree_are_accepted() {
     let honest = Hostile::new();
     let inner = honest.top().join("inner");
     fs::create_dir(&inner).unwrap();
@@ -251,7 +251,7 @@ fn a_directory_within_a_repository_and_a_linked_worktree_are_taken_as_ever() {
 }
 
 #[test]
-fn names_of_drivers_are_recognised_whatever_they_hold() {
+fn names_of_drivers_are_recognised_whatever_they_contain() {
     let names = b"core.bare\0filter.lfs.clean\0filter.a.b c.process\0filter.x.required\0filter.clean\0\
         diff.x.textconv\0filter.lfs.clean\0user.clean\0";
     let settings = switched_off(names, Path::new("/x")).unwrap();

@@ -1,7 +1,7 @@
 //! The user who runs this program through sudo.
 //!
-//! Bays need root, repositories and credentials do not. Git writes to the user's repositories, and pushes with the user's
-//! keys, as that user.
+//! Bays need root; repositories and credentials do not. Git writes to the user's repositories, and pushes with the
+//! user's keys, as that user.
 
 use std::io;
 use std::os::unix::fs::lchown;
@@ -33,13 +33,13 @@ impl SudoUser {
         Some(Self { name, uid, gid, home })
     }
 
-    /// Runs a program as this user.
+    /// Makes a command run as this user.
     pub(super) fn runs(&self, command: &mut Command) {
         command.uid(self.uid).gid(self.gid).env("HOME", &self.home);
         command.env("USER", &self.name).env("LOGNAME", &self.name).env_remove("XDG_CONFIG_HOME");
     }
 
-    /// Gives a directory of ours, with all that is in it, to this user.
+    /// Changes the owner of one of our directories, with its content, to this user.
     pub(super) fn is_given(&self, place: &Path) -> io::Result<()> {
         if place.symlink_metadata()?.is_dir() {
             for entry in std::fs::read_dir(place)? {

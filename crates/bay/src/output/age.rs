@@ -1,4 +1,4 @@
-//! Times as people say them.
+//! Times in the form that people use.
 
 use jiff::Timestamp;
 
@@ -6,7 +6,7 @@ const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
-/// `3s`, `5m`, `2h`, `4d`: how long ago. A clock that ran backwards counts as now.
+/// The time since then: `3s`, `5m`, `2h`, `4d`. A time in the future counts as now.
 pub(crate) fn since(then: Timestamp, now: Timestamp) -> String {
     span(now.as_second().saturating_sub(then.as_second()))
 }
@@ -21,7 +21,7 @@ pub(crate) fn span(seconds: i64) -> String {
     }
 }
 
-/// How long something took, precise where it is short.
+/// A duration, more precise if it is short.
 pub(crate) fn took(from: Timestamp, to: Timestamp) -> String {
     let ms = to.as_millisecond().saturating_sub(from.as_millisecond()).max(0);
     match ms {

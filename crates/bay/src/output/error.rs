@@ -1,4 +1,4 @@
-//! How an error is printed: two lines for people, one JSON object for programs.
+//! Prints an error: two lines for people, one JSON object for programs.
 
 use bay_text::escape::{self, message};
 use bay_types::ApiError;
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_two_lines_whatever_the_message_holds() {
+    fn an_error_is_two_lines_whatever_the_message_contains() {
         let error = ApiError::new(ErrorCode::RepoFetch, "fatal:\nno \u{1b}[31mway", "try\r\nagain");
         assert_eq!(two_lines(&error), "error[repo-fetch]: fatal: no \\x1b[31mway\nnext: try again");
     }

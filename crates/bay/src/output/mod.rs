@@ -1,4 +1,4 @@
-//! What people and programs read: standard output is data, standard error is talk.
+//! Output for people and programs: data on standard output, messages on standard error.
 
 pub(crate) mod age;
 mod error;
@@ -26,44 +26,45 @@ pub(crate) fn data(text: &str) -> Result<(), Failure> {
     written(out.write_all(&text).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))
 }
 
-/// Every verb escapes the text of bays and repositories where it builds its own text ([`escape`]). On a terminal all of it
-/// passes a [filter](Filter) too: if a verb forgot to escape a sequence, the terminal displays it and does not execute it.
+/// Every verb escapes the text of bays and repositories where it builds its own text ([`escape`]). On a terminal, all
+/// text also passes a [filter](Filter). If a verb forgot to escape a sequence, the terminal displays it and does not
+/// execute it.
 fn for_stream<'a>(stream: &impl IsTerminal, text: &'a str) -> Cow<'a, [u8]> {
     if !stream.is_terminal() {
         return Cow::Borrowed(text.as_bytes());
     }
     let mut filter = Filter::default();
-    // The line break is written after it, and a carriage return before that is harmless.
+    // The line break follows it, and a carriage return before that is harmless.
     let (text, ending) = text.strip_suffix('\r').map_or((text, ""), |text| (text, "\r"));
     Cow::Owned([filter.push(text.as_bytes()), filter.finish(), ending.into()].concat())
 }
 
-/// Prints a value as JSON: indented for a person's terminal would differ from what a program sees, so always the same.
+/// Prints a value as JSON, always indented, so that people and programs see the same text.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|e| bay_types::ApiError::internal(&e))?;
     data(&escape::json(text))
 }
 
-/// Prints a value as JSON on a line of its own, for readers of many.
+/// Prints a value as JSON on one line, for readers of a stream.
 pub(crate) fn json_line<T: Serialize>(value: &T) -> Result<(), Failure> {
     let text = serde_json::to_string(value).map_err(|e| bay_types::ApiError::internal(&e))?;
     data(&escape::json(text))
 }
 
-/// Columns of the terminal that standard output is; nothing if it is none.
+/// Columns of the terminal of standard output. `None` if it is no terminal.
 pub(crate) fn columns() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// Says something on standard error. Nobody listening is no failure.
+/// Prints a message on standard error. A closed standard error is no failure.
 pub(crate) fn talk(text: &str) {
     let mut out = io::stderr().lock();
     let text = for_stream(&out, text);
     let _ = out.write_all(&text).and_then(|()| out.write_all(b"\n"));
 }
 
-/// The same without ending the line: something is to follow.
+/// Prints a message on standard error without a line break, for a prompt.
 pub(crate) fn ask(text: &str) {
     let mut out = io::stderr().lock();
     let text = for_stream(&out, text);
@@ -83,18 +84,18 @@ pub(crate) fn colours() -> bool {
     rustix::termios::isatty(io::stdout()) && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
-/// Whether standard error is looked at by a person right now.
+/// Whether standard error is a terminal.
 pub(crate) fn watched() -> bool {
     rustix::termios::isatty(io::stderr())
 }
 
-/// Bytes for a person.
+/// A number of bytes with a unit.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
     }
-    // Only for showing: a rounding of the last digit does no harm.
+    // For display only: the rounding of the last digit is harmless.
     #[allow(clippy::cast_precision_loss)]
     let mut value = bytes as f64 / 1024.0;
     let mut unit = UNITS[0];

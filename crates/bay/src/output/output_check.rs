@@ -1,8 +1,8 @@
-//! The warning about output of a command that is not known to be what the command wrote.
+//! The warning about output of a command that may have been changed.
 
 use bay_types::output::OutputCheck;
 
-/// What a person has to know about output that was just shown.
+/// The warning about output that was just shown, if one is needed.
 pub(crate) fn warning(check: OutputCheck) -> Option<String> {
     let what = match check {
         OutputCheck::Intact | OutputCheck::Partial => return None,
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_output_that_is_not_known_to_be_the_commands_own_is_warned_of() {
+    fn a_warning_appears_only_for_output_that_may_have_been_changed() {
         assert_eq!(warning(OutputCheck::Intact), None);
         assert_eq!(warning(OutputCheck::Partial), None);
         let changed = warning(OutputCheck::Changed { from: 0, to: 15 }).unwrap();

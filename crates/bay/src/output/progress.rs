@@ -1,4 +1,4 @@
-//! News of long work: a bar where a person watches, one line per stage where a log is kept, nothing for a program.
+//! Progress of long operations: a bar on a terminal, one line per stage in a log, nothing for a program.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use bay_client::ShowProgress;
 use bay_text::escape::one_line;
 
-/// Work that is over by then leaves no lines in a log.
+/// An operation that is shorter than this leaves no lines in a log.
 const SHORT: Duration = Duration::from_millis(300);
-/// How often an unmeasured bar moves.
+/// Interval at which an unmeasured bar moves.
 const TICK: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -20,14 +20,14 @@ enum Mode {
     Silent,
 }
 
-/// Nothing is drawn until there is news: most verbs are over before anybody could read it.
+/// Shows progress. It draws nothing before the first report, because most verbs end before anybody could read it.
 #[derive(Debug)]
 pub(crate) struct Meter {
     mode: Mode,
     bar: Option<ProgressBar>,
     stage: String,
     began: Instant,
-    /// The last stage that got its line.
+    /// The last stage for which a line was printed.
     told: String,
 }
 
@@ -41,7 +41,7 @@ impl Meter {
         Self { mode, bar: None, stage: String::new(), began: Instant::now(), told: String::new() }
     }
 
-    /// A stage that cannot be counted.
+    /// Shows a stage without a count.
     pub(crate) fn stage(&mut self, stage: &str) {
         self.show(&Progress { stage: stage.to_owned(), ..Progress::default() });
     }

@@ -1,10 +1,10 @@
-//! Long lines on a terminal. A terminal breaks a long line wherever it ends, and a bay could write what then looks like a
-//! line of ours. So the CLI breaks lines itself, and marks every line that continues another.
+//! Long lines on a terminal. A terminal breaks a long line at its right edge, and a bay could write text that then
+//! looks like a line of ours. So the CLI breaks lines itself, and marks every line that continues another.
 
-/// Columns that a text has at least, however narrow the terminal is.
+/// Fewest columns of a text, however narrow the terminal is.
 const LEAST_ROOM: usize = 20;
 
-/// A text in parts that each fit into so many columns.
+/// Divides a text into parts that each fit into this many columns.
 pub(crate) fn divided(text: &str, columns: usize) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut used = 0;
@@ -22,13 +22,13 @@ pub(crate) fn divided(text: &str, columns: usize) -> Vec<String> {
     parts
 }
 
-/// Columns that a text takes at most: beyond ASCII a character may take two.
+/// Most columns that a text may need: a character beyond ASCII may need two.
 pub(crate) fn width(text: &str) -> usize {
     text.chars().map(|c| if c.is_ascii() { 1 } else { 2 }).sum()
 }
 
-/// A text that stands behind so many columns of a list, with every further line indented as far and marked. Off a terminal
-/// (`columns` is `None`) it stays one line.
+/// Indents the further lines of a text that begins after this many columns of a list, and marks them. If the output is
+/// no terminal (`columns` is `None`), the text stays one line.
 pub(crate) fn indented(indent: usize, text: &str, columns: Option<usize>) -> String {
     let Some(columns) = columns else { return text.to_owned() };
     let room = columns.saturating_sub(indent).max(LEAST_ROOM);

@@ -1,6 +1,6 @@
 //! Standard output and standard error for bytes that a bay wrote.
 //!
-//! A stream that is a terminal gets them through a [`Filter`]; one that is a pipe or a file gets them exactly as they are.
+//! A terminal gets them through a [`Filter`]. A pipe or a file gets them unchanged.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -16,18 +16,18 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// With `raw`, terminals get the bytes as they are too.
+    /// With `raw`, terminals get the bytes unchanged too.
     pub(crate) fn new(raw: bool) -> Self {
         let filter = |terminal: bool| (terminal && !raw).then(Filter::default);
         Self { out: filter(isatty(io::stdout())), err: filter(isatty(io::stderr())) }
     }
 
-    /// Whether a terminal is among them that is protected.
+    /// Whether one of the streams is a terminal with a filter.
     pub(crate) fn filtered(&self) -> bool {
         self.out.is_some() || self.err.is_some()
     }
 
-    /// What to write for a piece.
+    /// The bytes to write for a piece.
     pub(crate) fn pass<'a>(&mut self, stderr: bool, bytes: Cow<'a, [u8]>) -> Cow<'a, [u8]> {
         match if stderr { &mut self.err } else { &mut self.out } {
             Some(filter) => Cow::Owned(filter.push(&bytes)),
@@ -35,18 +35,18 @@ impl Streams {
         }
     }
 
-    /// What to write at the end, standard error's first.
+    /// The bytes to write at the end, standard error first.
     pub(crate) fn finish(&mut self) -> [(bool, Vec<u8>); 2] {
         let end = |filter: &mut Option<Filter>| filter.as_mut().map(Filter::finish).unwrap_or_default();
         [(true, end(&mut self.err)), (false, end(&mut self.out))]
     }
 
-    /// Writes a piece. Nobody listening to standard error is no failure.
+    /// Writes a piece. A closed standard error is no failure.
     pub(crate) fn write(&mut self, stderr: bool, bytes: &[u8]) -> io::Result<()> {
         write(stderr, &self.pass(stderr, Cow::Borrowed(bytes)))
     }
 
-    /// Ends the colours and the line of what was written, so that a message of this program stands by itself.
+    /// Resets colours and ends the current line, so that a message of this program begins on its own line.
     pub(crate) fn interrupt(&mut self) -> io::Result<()> {
         let end = |filter: &mut Option<Filter>| filter.as_mut().map(Filter::interrupt).unwrap_or_default();
         let (err, out) = (end(&mut self.err), end(&mut self.out));
@@ -54,7 +54,7 @@ impl Streams {
         write(false, &out)
     }
 
-    /// Writes what was held back, and ends colours.
+    /// Writes buffered bytes, and resets colours.
     pub(crate) fn end(&mut self) -> io::Result<()> {
         self.finish().iter().try_for_each(|(stderr, bytes)| write(*stderr, bytes))
     }

@@ -3,7 +3,7 @@
 use bay_types::bay::State;
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 
-/// A table without lines, as wide as it needs to be and never wider than a terminal it is printed on.
+/// A table without lines. It is as wide as its content and never wider than the terminal.
 pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -32,7 +32,7 @@ pub(crate) fn state(state: State) -> Cell {
     })
 }
 
-/// `title`, then indented `name  value` lines with the values aligned.
+/// `title`, then indented `name  value` lines with aligned values.
 pub(crate) fn section(title: &str, lines: &[(&str, String)]) -> String {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = title.to_owned();

@@ -1,4 +1,4 @@
-//! A command in a bay whose output is for this program, not for the person.
+//! Runs a command in a bay whose output this program reads, not a person.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ use tokio::net::UnixStream;
 
 use super::passing;
 
-/// Most that is taken of either stream. A command that says more than the few words it is run for is not what it
-/// seems, and its output may have no end.
+/// Most bytes of either stream. These commands print a few words. One that prints more is not what it claims to be, and
+/// its output may never end.
 const MAX_CAPTURED: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -23,12 +23,11 @@ pub(crate) struct Captured {
     pub(crate) stderr: Vec<u8>,
 }
 
-/// How long a daemon may be away before the command is given up on.
+/// How long a daemon may be unreachable before the command is given up.
 const REATTACH_FOR: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Runs `spec` to its end with `input` on its standard input, which must be short. A daemon that restarts meanwhile is
-/// waited for.
+/// Runs `spec` to its end with `input`, which must be short, on its standard input. Waits for a daemon that restarts.
 pub(crate) async fn capture(
     client: &mut Client,
     bay: &str,
@@ -69,14 +68,14 @@ pub(crate) async fn capture(
             let again = attach_again(client, bay, spec.id, since, input.id).await?;
             frames = again.frames;
             if again.received.is_some() {
-                // A connection that is cut once more is noticed when it is read.
+                // If the connection is cut again, the next read notices it.
                 let _ = input.send(&mut frames, true).await;
             }
         }
     }
 }
 
-/// Input that is so short that it is sent whole on every connection. The guest drops what it has already.
+/// Input that is short enough to be sent whole on every connection. The guest drops the part that it already has.
 struct Whole<'a> {
     id: InputId,
     bytes: Option<&'a [u8]>,
@@ -96,7 +95,7 @@ impl Whole<'_> {
     }
 }
 
-/// The rest of the output. Where the bay is gone, the error says so.
+/// The rest of the output. If the bay was removed, the error says so.
 async fn attach_again(
     client: &Client,
     bay: &str,
@@ -127,7 +126,7 @@ fn take(kept: &mut Vec<u8>, bytes: &[u8]) -> Result<(), ApiError> {
 fn too_much() -> ApiError {
     ApiError::new(
         ErrorCode::WorkRefused,
-        format!("a command in the bay said more than {} KiB where a line was expected", MAX_CAPTURED >> 10),
-        "look at the programs in the bay: its git or its shell is not what it should be",
+        format!("a command in the bay printed more than {} KiB instead of one line", MAX_CAPTURED >> 10),
+        "check the programs in the bay: its git or its shell does not work as expected",
     )
 }

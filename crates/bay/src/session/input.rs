@@ -1,4 +1,4 @@
-//! What goes towards the exec: standard input and the terminal's size, as frames.
+//! The direction to the exec: standard input and the terminal's size, as frames.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -8,18 +8,18 @@ use bay_types::exec::TtySize;
 use bay_types::frame::{Frame, INPUT_WINDOW};
 use tokio::sync::mpsc;
 
-/// How much of standard input one frame carries.
+/// Most bytes of standard input in one frame.
 const CHUNK: usize = 64 * 1024;
-/// Chunks read ahead of what is sent.
+/// Most chunks that are read ahead.
 const AHEAD: usize = 4;
-/// Programs on a terminal draw themselves anew when they get it.
+/// The signal that makes programs on a terminal redraw.
 const SIGWINCH: i32 = 28;
 
-/// Standard input, read by a thread that starts with the first question: most commands are over before they would
-/// have read anything.
+/// Standard input. A thread reads it from the first request on, because most commands end before they would have read
+/// anything.
 #[derive(Debug)]
 pub(super) struct Chunks {
-    /// Nothing more comes, or nothing ever did.
+    /// Standard input has ended, or was never attached.
     ended: bool,
     receiver: Option<mpsc::Receiver<Vec<u8>>>,
 }
@@ -33,7 +33,7 @@ impl Chunks {
         self.ended
     }
 
-    /// The next chunk, `None` at the end. Nothing is lost when this is cancelled.
+    /// The next chunk, or `None` at the end. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Vec<u8>> {
         let receiver = self.receiver.get_or_insert_with(|| {
             let (sender, receiver) = mpsc::channel(AHEAD);
@@ -46,31 +46,31 @@ impl Chunks {
     }
 }
 
-/// What goes to the guest: the frame being sent, the input that the guest is not known to have, and the terminal's size.
+/// The data for the guest: the frame being sent, the input that the guest may not have yet, and the terminal's size.
 ///
-/// Input has offsets if the guest of the present connection understands them: then everything is kept until the guest
-/// has it, and sent again on the next connection. Otherwise what was sent is gone from here.
+/// If the guest of the present connection supports offsets, input has offsets. It is then kept until the guest has it,
+/// and is sent again on the next connection. Otherwise sent input is dropped here.
 #[derive(Debug)]
 pub(super) struct Outbox {
     id: InputId,
     offsets: bool,
     frame: Vec<u8>,
     position: usize,
-    /// The frame carries the last chunk before the first unsent one.
+    /// The frame contains the last chunk before the first unsent one.
     carries_chunk: bool,
-    /// Input with the offset of its first byte.
+    /// Chunks with the offset of their first byte.
     kept: VecDeque<(u64, Vec<u8>)>,
-    /// The first of them that was in no frame on this connection.
+    /// The index of the first chunk that was in no frame on this connection.
     unsent: usize,
-    /// The offset of the input that comes next.
+    /// The offset of the next input.
     end: u64,
-    /// The command took the input before this offset.
+    /// The command read the input before this offset.
     taken: u64,
     ended: bool,
     end_sent: bool,
-    /// Input without offsets was handed to the present connection.
+    /// Input without offsets was written to the present connection.
     sent_without: bool,
-    /// A size that waits for its turn; only the newest counts.
+    /// A pending size. A newer one replaces it.
     size: Option<TtySize>,
     redraw: bool,
 }
@@ -95,7 +95,7 @@ impl Outbox {
         }
     }
 
-    /// What the guest is to call this input.
+    /// The id of this input for the guest.
     pub(super) fn id(&self) -> InputId {
         self.id
     }
@@ -108,7 +108,7 @@ impl Outbox {
         self.position >= self.frame.len()
     }
 
-    /// Whether another chunk of input may be read.
+    /// Whether there is room for another chunk of input.
     pub(super) fn has_room(&self) -> bool {
         if self.offsets {
             self.end.saturating_sub(self.taken) + CHUNK as u64 <= INPUT_WINDOW
@@ -131,7 +131,7 @@ impl Outbox {
         self.fill();
     }
 
-    /// A chunk of input, or its end.
+    /// Adds a chunk of input, or its end.
     pub(super) fn push(&mut self, chunk: Option<Vec<u8>>) {
         match chunk {
             Some(bytes) => {
@@ -149,24 +149,25 @@ impl Outbox {
         self.fill();
     }
 
-    /// Has the programs on the terminal draw everything again.
+    /// Makes the programs on the terminal redraw.
     pub(super) fn redraw(&mut self) {
         self.redraw = true;
         self.fill();
     }
 
-    /// The command took the input before this offset.
+    /// Notes that the command read the input before this offset.
     pub(super) fn taken(&mut self, offset: u64) {
         self.taken = self.taken.max(offset);
         self.forget_before(offset);
     }
 
-    /// Begins with a new connection. `received` is how much of the input the guest has, if it knows. Returns whether input
-    /// may be lost.
+    /// Begins with a new connection. `received` is the amount of input that the guest has, if it reports that. Returns
+    /// whether input may be lost.
     pub(super) fn connected(&mut self, received: Option<u64>) -> bool {
         let mut lost = std::mem::take(&mut self.sent_without);
         if self.offsets && received.is_none() {
-            // A daemon of an earlier release took over: what is on the way twice would be worse than what is not.
+            // A daemon of an earlier release replaced the previous one. To send input twice would be worse than to lose
+            // it.
             let whole = self.unsent - usize::from(self.carries_chunk);
             self.kept.drain(..whole);
             lost |= whole > 0;
@@ -179,7 +180,8 @@ impl Outbox {
             self.forget_before(received);
             let first = self.kept.front().map_or(self.end, |(offset, _)| *offset);
             if received < first {
-                // The bay went back to a moment at which less had come. The rest went with what had read it.
+                // The bay was restored to a moment with less input. The rest was lost with the processes that had read
+                // it.
                 self.taken = self.taken.max(first);
             }
         }
@@ -196,7 +198,7 @@ impl Outbox {
         }
     }
 
-    /// Makes the next frame, when there is none.
+    /// Makes the next frame if there is none.
     fn fill(&mut self) {
         if !self.is_empty() {
             return;
@@ -211,7 +213,7 @@ impl Outbox {
             return;
         }
         if let Some((offset, bytes)) = self.kept.get(self.unsent) {
-            // The frame needs the bytes, and so does the next connection.
+            // Both the frame and the next connection need the bytes.
             let bytes = bytes.clone();
             let frame = if self.offsets { Frame::Input(*offset, bytes) } else { Frame::Stdin(bytes) };
             frame.encode(&mut self.frame);
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_guest_has_not_received_is_sent_again_with_its_offset() {
+    fn input_that_the_guest_has_not_received_is_sent_again_with_its_offset() {
         let mut outbox = Outbox::new();
         assert!(!outbox.connected(Some(0)));
         for chunk in ["ab", "cd", "ef"] {
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_read_than_the_guest_has_room_for() {
+    fn no_more_input_is_read_than_the_guest_has_room_for() {
         let mut outbox = Outbox::new();
         outbox.connected(Some(0));
         let mut pushed = 0;
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bay_that_went_back_gets_the_rest_and_what_it_had_read_takes_no_room() {
+    fn a_restored_bay_gets_the_remaining_input_and_read_input_is_not_kept() {
         let mut outbox = Outbox::new();
         outbox.connected(Some(0));
         while outbox.has_room() {
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_guest_gets_input_without_offsets_and_a_cut_frame_again_whole() {
+    fn an_earlier_guest_gets_input_without_offsets_and_a_cut_frame_is_sent_again() {
         let mut outbox = Outbox::new();
         assert!(!outbox.connected(None));
         outbox.push(Some(b"hello".to_vec()));
@@ -352,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_newest_of_waiting_sizes_is_sent() {
+    fn only_the_newest_pending_size_is_sent() {
         let mut outbox = Outbox::new();
         outbox.connected(Some(0));
         outbox.push(Some(b"x".to_vec()));

@@ -9,12 +9,13 @@
 //!                           │  │ ▲ │ deadline, or Ctrl-C
 //!                           │  └─┘ the bay is paused: for as long as that
 //!                           ▼
-//!                     daemon-unreachable, or 130 (the command goes on; `bay logs` shows the rest)
+//!                     daemon-unreachable, or 130 (the command continues; `bay logs` shows the rest)
 //! ```
-//! The id of an exec is chosen here, so a start whose answer was lost is simply asked for again. Output is counted,
-//! so nothing is lost or shown twice. So is input, which is kept until the guest has it. Only a guest or daemon of an
-//! earlier release does not count it: bytes under way when a connection to one is cut are gone, and that is said.
-//! Signals travel on connections of their own: a command that reads no input would hold them up otherwise.
+//! The client chooses the id of an exec, so it can repeat a start whose answer was lost. It counts output bytes, so
+//! nothing is lost or shown twice. It counts input bytes too, and keeps them until the guest has them. Only a guest or
+//! daemon of an earlier release does not count input. If a connection to one is cut, the bytes in transit are lost, and
+//! the client reports that. Signals use connections of their own, because a command that reads no input would delay
+//! them.
 
 pub(crate) mod capture;
 mod input;
@@ -42,20 +43,20 @@ use crate::terminal::{self, RawMode};
 use input::{Chunks, Outbox};
 use sink::{Piece, Sink};
 
-/// How long a daemon may be away before a running command is given up on.
+/// How long a daemon may be unreachable before a running command is given up.
 const REATTACH_FOR: Duration = Duration::from_secs(60);
-/// Somebody else usually restarts a daemon that died; only after this long do we.
+/// A service manager usually restarts a daemon that died. This program starts one only after this time.
 const START_AFTER: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(5);
-/// How long the caller's terminal stays in raw mode while a connection is cut: longer than a capture of memory takes. Outside
-/// of raw mode the terminal shows what is typed, and Ctrl-C ends us.
+/// How long the caller's terminal stays in raw mode while the connection is cut: longer than a memory capture takes.
+/// Outside of raw mode the terminal echoes input, and Ctrl-C ends this program.
 const RAW_WHILE_CUT: Duration = Duration::from_secs(5);
 
 const SIGKILL: i32 = 9;
 const SIGPIPE: i32 = 13;
 
-/// Runs `spec` in `bay` and returns its exit code. A command with a terminal of its own has the caller's, whole; of any other
-/// command a terminal gets text and colours, unless `raw`.
+/// Runs `spec` in `bay` and returns its exit code. A command with a terminal controls the caller's terminal. For any
+/// other command a terminal gets text and colours, unless `raw`.
 pub(crate) async fn run(client: &mut Client, bay: &str, spec: ExecSpec, raw: bool) -> Outcome {
     let mut session = Session::new(client, bay, spec);
     session.streams = Streams::new(raw || session.spec.tty.is_some());
@@ -81,25 +82,25 @@ struct Session<'a> {
     outbox: Outbox,
     sink: Sink,
     streams: Streams,
-    /// Output that the sink had no room for yet.
+    /// Output for which the sink had no room yet.
     pending: VecDeque<Piece>,
     /// Bytes of output received so far.
     offset: u64,
-    /// It was said that the bay's disk is full.
+    /// The note that the bay's disk is full was printed.
     said_full: bool,
     interrupts: u32,
 }
 
-/// Why one connection's loop came to an end.
+/// Why the loop of one connection ended.
 enum End {
     Exit(Exit),
     Lost,
     ReaderGone,
-    /// The caller wants to be rid of us, by this signal. What becomes of the command was said.
+    /// This signal asks this program to end. A note about the command was already printed.
     Interrupted(i32),
 }
 
-/// What came of looking for a lost command.
+/// The result of the search for a lost command.
 enum Found {
     Stream(Attached),
     Exit(Exit),
@@ -110,7 +111,7 @@ struct Signals {
     ends: Ends,
 }
 
-/// Those that ask a program to end.
+/// The signals that ask a program to end.
 pub(crate) struct Ends {
     int: Signal,
     term: Signal,
@@ -134,7 +135,7 @@ impl Ends {
         })
     }
 
-    /// Waits for one of them, and tells which.
+    /// Waits for one of the signals, and returns its number.
     pub(crate) async fn next(&mut self) -> i32 {
         let kind = tokio::select! {
             _ = self.int.recv() => SignalKind::interrupt(),
@@ -151,7 +152,7 @@ impl<'a> Session<'a> {
         let stdin = Chunks::new(spec.stdin);
         let mut outbox = Outbox::new();
         if spec.tty.is_some() && !spec.stdin {
-            // A terminal has no empty input of its own: whatever reads from it would wait for ever.
+            // A terminal has no end of its own input: a program that reads it would wait forever.
             outbox.push(None);
         }
         Self {
@@ -187,14 +188,14 @@ impl<'a> Session<'a> {
         loop {
             match self.converse(&mut stream, &mut signals).await? {
                 End::Exit(exit) => {
-                    // The command has ended: only somebody who reads slowly is left to wait for, or not.
+                    // The command has ended. Only a slow reader of the output remains to be waited for.
                     return tokio::select! {
                         drained = self.drain() => drained.map(|()| exit),
                         number = signals.ends.next() => Ok(ended_by(number)),
                     };
                 }
                 End::ReaderGone => {
-                    // The same that would happen to a command writing to a closed pipe by itself.
+                    // A command that writes to a closed pipe itself would get the same signal.
                     let _ = self.signal_request(SIGPIPE, false).await;
                     return Err(Failure::BrokenPipe);
                 }
@@ -207,7 +208,7 @@ impl<'a> Session<'a> {
                         match tokio::time::timeout(RAW_WHILE_CUT, &mut search).await {
                             Ok(found) => found?,
                             Err(_) => {
-                                // In raw mode Ctrl-C would be a byte for a command that nobody can bring it to.
+                                // In raw mode, Ctrl-C would only be a byte for a command that cannot be reached.
                                 raw = None;
                                 search.await?
                             }
@@ -219,7 +220,7 @@ impl<'a> Session<'a> {
                     };
                     if was_raw && raw.is_none() {
                         raw = RawMode::enter();
-                        // What was typed meanwhile is on the screen.
+                        // The terminal echoed what was typed meanwhile.
                         self.outbox.redraw();
                     }
                     self.raw = raw;
@@ -232,7 +233,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Makes ready for a connection.
+    /// Prepares for a new connection.
     fn attached(&mut self, attached: Attached) -> FrameReader<UnixStream> {
         if self.outbox.connected(attached.received) {
             self.note("the connection was cut while input was sent; some of it may be lost");
@@ -240,7 +241,7 @@ impl<'a> Session<'a> {
         attached.frames
     }
 
-    /// Looks for the lost command until it is found again, is known to have ended, or the caller has enough.
+    /// Searches for the lost command until it is found, is known to have ended, or the caller interrupts.
     async fn search(&mut self, enough: impl Future<Output = i32>) -> Result<Found, Failure> {
         let number = tokio::select! {
             found = self.find() => return found,
@@ -248,7 +249,7 @@ impl<'a> Session<'a> {
         };
         let (bay, exec) = (&self.bay, &self.spec.id);
         self.note(&format!(
-            "not waiting for the command any longer; it goes on, or does so when its bay is resumed: \
+            "not waiting for the command any longer; it continues, or will when its bay is resumed: \
              `bay logs {bay} {exec} --follow` shows it, `bay kill {bay} {exec}` ends it"
         ));
         Ok(Found::Exit(ended_by(number)))
@@ -277,7 +278,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Passes frames both ways until the exec or the connection ends.
+    /// Forwards frames in both directions until the exec or the connection ends.
     async fn converse(
         &mut self,
         frames: &mut FrameReader<UnixStream>,
@@ -363,7 +364,7 @@ impl<'a> Session<'a> {
     }
 
     fn piece(&mut self, piece: Piece) {
-        // Nothing overtakes what waits.
+        // Keep the order: a piece never overtakes pending ones.
         if !self.pending.is_empty() {
             self.pending.push_back(piece);
         } else if let Some(refused) = self.sink.offer(piece) {
@@ -371,7 +372,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Waits until everything received is written.
+    /// Waits until all received output is written.
     async fn drain(&mut self) -> Result<(), Failure> {
         for (stderr, bytes) in self.streams.finish() {
             if !bytes.is_empty() {
@@ -382,7 +383,7 @@ impl<'a> Session<'a> {
             if !self.sink.room().await {
                 break;
             }
-            // There is room: the only reason to be handed it back is a writer that gave up, which is told below.
+            // There is room, so a rejected piece only means that the writer gave up, which is reported below.
             let _ = self.sink.offer(piece);
         }
         crate::output::written(self.sink.finish().await)
@@ -396,8 +397,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The first Ctrl-C is the command's to handle, the second kills all it started, the third ends us. After a hangup
-    /// there is nobody left who could read on.
+    /// Forwards a signal: the first Ctrl-C to the command; the second kills everything that it started; the third ends
+    /// this program. After a hangup nobody can read the output any more.
     async fn forward(&mut self, number: i32) -> Option<End> {
         if number == SignalKind::hangup().as_raw_value() {
             let _ = self.signal_request(number, false).await;
@@ -436,8 +437,8 @@ impl<'a> Session<'a> {
         bay_path(&self.bay, &format!("/execs/{}/signal", segment(&self.spec.id.to_string())))
     }
 
-    /// Finds the daemon again. Before the exec is known to have started it is asked for once more: the id is ours, so
-    /// that starts nothing twice.
+    /// Connects to the daemon again. Until the exec is known to have started, the start is repeated. The client chose
+    /// its id, so nothing starts twice.
     async fn attach_again(&mut self, started: bool) -> Result<Attached, ApiError> {
         let input = Some(self.outbox.id());
         let began = Instant::now();
@@ -463,8 +464,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What the bay's record still has, when the bay itself is gone. Followed, because a bay is told as stopped a moment
-    /// before the ends of its commands are written down.
+    /// The rest of the output from the bay's record, if the bay has stopped. It is followed, because a bay is reported
+    /// as stopped a moment before the ends of its commands are recorded.
     async fn rest_from_record(&mut self, why: &ApiError) -> Option<End> {
         if !matches!(why.code, ErrorCode::BayState | ErrorCode::GuestUnreachable | ErrorCode::BayFailed) {
             return None;
@@ -485,7 +486,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// How a program ended by a signal looks to a shell.
+/// The exit as a shell reports it for a program ended by a signal.
 fn ended_by(number: i32) -> Exit {
     Exit { reason: EndReason::Signaled, code: None, signal: Some(number) }
 }
@@ -495,7 +496,7 @@ pub(crate) fn code_of_signal(number: i32) -> u8 {
     ended_by(number).shell_code()
 }
 
-/// Whether an error tells of a daemon or guest that is only away for a moment.
+/// Whether an error means that a daemon or guest is only temporarily unreachable.
 fn passing(error: &ApiError) -> bool {
     matches!(error.code, ErrorCode::DaemonUnreachable | ErrorCode::GuestUnreachable | ErrorCode::Interrupted)
 }
@@ -519,7 +520,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ctrl_c_ends_the_search_for_a_daemon_that_is_away() {
+    async fn ctrl_c_ends_the_search_for_an_unreachable_daemon() {
         let dir = tempfile::tempdir().unwrap();
         let mut client = client_of_nobody(dir.path());
         let mut session = Session::new(&mut client, "web", spec());

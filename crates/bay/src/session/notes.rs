@@ -1,4 +1,4 @@
-//! Remarks among a command's output: what is missing of it, and why the command ended.
+//! Notes among a command's output: what is missing, and why the command ended.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::output::{output_check, talk};
 use crate::terminal;
 use bay_text::percent::segment;
 
-/// How long a command that failed is asked after.
+/// Time limit of the request for the limits that a failed command reached.
 const LIMITS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Session<'_> {
@@ -21,7 +21,9 @@ impl Session<'_> {
         self.offset = self.offset.saturating_add(dropped);
         match (why, dropped) {
             (GapReason::Bound, _) => {
-                self.note(&format!("{dropped} bytes of output were dropped: the kept output is bounded"));
+                self.note(&format!(
+                    "{dropped} bytes of output were dropped: the size of kept output is limited"
+                ));
             }
             (GapReason::DiskFull, 0) => {}
             (GapReason::DiskFull, _) => {
@@ -38,9 +40,9 @@ impl Session<'_> {
         }
     }
 
-    /// A remark among the command's output; in raw mode a line needs its carriage return.
+    /// Prints a note among the command's output. In raw mode a line needs its carriage return.
     pub(super) fn note(&self, text: &str) {
-        // Colours of the output would make it hard to see, or invisible.
+        // Colours of the output could hide the note.
         let plain = if rustix::termios::isatty(std::io::stderr()) { "\x1b[0m" } else { "" };
         if terminal::is_raw() {
             talk(&format!("{plain}\r\nbay: {}\r", text.replace('\n', "\r\n")));
@@ -49,7 +51,7 @@ impl Session<'_> {
         }
     }
 
-    /// Output that was changed on its way here. What is missing of it was told by its gap.
+    /// Warns of output that was changed in transit. Missing output was already reported as a gap.
     pub(super) fn say_check(&self, check: Option<OutputCheck>) {
         if let Some(check @ OutputCheck::Changed { .. }) = check
             && let Some(warning) = output_check::warning(check)
@@ -58,7 +60,8 @@ impl Session<'_> {
         }
     }
 
-    /// Asks what a command that failed by itself may have failed for. One that succeeded costs nothing here.
+    /// For a command that failed by itself, reports the limits that it may have failed for. Sends no request if it
+    /// succeeded.
     pub(super) async fn say_limits(&self, exit: &Exit) {
         let by_itself = match exit.reason {
             EndReason::Exited => exit.code != Some(0),
@@ -85,14 +88,14 @@ impl Session<'_> {
                 self.note(&format!("the command was ended{limit}: its time was up"));
             }
             EndReason::Stopped => self.note("the command was ended: the bay was stopped"),
-            EndReason::Lost => self.note("the command was lost: the bay's first process died under it"),
+            EndReason::Lost => self.note("the command was lost: the bay's first process died"),
             EndReason::Killed if self.interrupts == 0 => self.note("the command was killed by `bay kill`"),
             EndReason::Killed | EndReason::Exited | EndReason::Signaled => {}
         }
     }
 }
 
-/// What the limits of a bay that were reached meanwhile mean, and what to do about them.
+/// The meaning of a limit that was reached, and what to do about it.
 fn limit_note(hit: LimitHit, bay: &str) -> Option<String> {
     match hit {
         LimitHit::Memory => Some(format!(
@@ -103,7 +106,7 @@ fn limit_note(hit: LimitHit, bay: &str) -> Option<String> {
             "while it ran, the bay had as many processes as it may have and could start no more\n\
              next: give the bay more with `bay set {bay} --pids N`, or run less at once; `bay execs ls {bay}` shows what runs"
         )),
-        // Said when it happened.
+        // Already printed when it happened.
         LimitHit::Disk => None,
     }
 }
@@ -114,7 +117,7 @@ mod tests {
     use crate::session::tests::{client_of_nobody, spec};
 
     #[tokio::test]
-    async fn missing_output_counts_towards_the_offset_and_a_full_disk_is_told_once() {
+    async fn missing_output_counts_towards_the_offset_and_a_full_disk_is_reported_once() {
         let dir = tempfile::tempdir().unwrap();
         let mut client = client_of_nobody(dir.path());
         let mut session = Session::new(&mut client, "web", spec());
@@ -127,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_was_reached_is_told_with_what_to_do() {
+    fn a_reached_limit_is_reported_with_a_remedy() {
         for (hit, flag) in
             [(LimitHit::Memory, "`bay set web --memory-mib N`"), (LimitHit::Pids, "`bay set web --pids N`")]
         {

@@ -1,11 +1,11 @@
-//! Where output goes: a thread that writes it, so that a slow reader of ours holds up neither signals nor input.
+//! Writes output on a separate thread, so that a slow reader delays neither signals nor input.
 
 use std::io::{self, Write};
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Pieces waiting to be written. With frames of a quarter megabyte at most, a few megabytes.
+/// Most pieces in the queue. With frames of at most a quarter of a megabyte, a few megabytes.
 const WAITING: usize = 16;
 
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(super) struct Piece {
     pub(super) bytes: Vec<u8>,
 }
 
-/// The thread starts with the first piece: a command without output needs none.
+/// Writes output. The thread starts with the first piece: a command without output needs none.
 #[derive(Debug, Default)]
 pub(super) struct Sink {
     sender: Option<mpsc::Sender<Piece>>,
@@ -30,7 +30,7 @@ impl Sink {
         })
     }
 
-    /// Takes the piece if there is room, or hands it back.
+    /// Queues the piece if there is room; otherwise returns it.
     pub(super) fn offer(&mut self, piece: Piece) -> Option<Piece> {
         match self.sender().try_send(piece) {
             Ok(()) => None,
@@ -40,12 +40,12 @@ impl Sink {
         }
     }
 
-    /// Waits for room, which stays: nobody else sends. `false` when the writer has given up.
+    /// Waits for room. No other sender can take it. `false` if the writer has given up.
     pub(super) async fn room(&mut self) -> bool {
         self.sender().reserve().await.is_ok()
     }
 
-    /// Waits until everything is written, and tells why it could not be.
+    /// Waits until everything is written, and returns the error if it could not be.
     pub(super) async fn finish(&mut self) -> io::Result<()> {
         self.sender = None;
         match self.writer.take() {
@@ -56,7 +56,8 @@ impl Sink {
 }
 
 fn write_all(mut pieces: mpsc::Receiver<Piece>) -> io::Result<()> {
-    // Straight to the descriptor: a frame is a big enough buffer, and a line buffer would only copy it in parts.
+    // Write directly to the descriptor: a frame is a large enough buffer, and a line buffer would only copy it in
+    // parts.
     let (stdout, stderr) = (io::stdout(), io::stderr());
     while let Some(piece) = pieces.blocking_recv() {
         let result = if piece.stderr {
@@ -65,7 +66,7 @@ fn write_all(mut pieces: mpsc::Receiver<Piece>) -> io::Result<()> {
             unbuffered(&stdout, &piece.bytes)
         };
         match result {
-            // Nobody listens to our standard error: the command's output is not less wanted for that.
+            // A closed standard error does not make the command's output less wanted.
             Err(_) if piece.stderr => {}
             other => other?,
         }
@@ -86,7 +87,7 @@ fn unbuffered(stdout: &io::Stdout, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A descriptor that somebody else made non-blocking.
+/// Waits for a descriptor that another program made non-blocking.
 fn wait_writable(stdout: &io::Stdout) -> io::Result<()> {
     let mut fds = [rustix::event::PollFd::new(stdout, rustix::event::PollFlags::OUT)];
     rustix::event::poll(&mut fds, None)?;

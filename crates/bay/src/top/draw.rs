@@ -1,4 +1,4 @@
-//! What `bay top` shows, as lines of text that fit.
+//! The output of `bay top` as lines that fit the terminal.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use bay_types::stats::Pressures;
 use super::rates::{BayRates, HostRates, Rates};
 use crate::output::size;
 
-/// Longest name that is shown whole.
+/// Longest name that is shown without clipping.
 const NAME: usize = 24;
-/// A line is never cut shorter than this: nobody reads a screen that narrow.
+/// Minimum width of a line: nobody reads a narrower screen.
 const LEAST_WIDTH: usize = 20;
 
-/// What the rows are ordered by; the largest first, names from A to Z.
+/// The order of the rows: numbers from the largest, names from A to Z.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     Cpu,
@@ -24,13 +24,13 @@ pub(super) enum Order {
 
 struct Column {
     title: &'static str,
-    /// On a narrow screen the columns with the highest number go first; 0 stays.
+    /// On a narrow screen, columns with higher numbers are left out first; 0 always stays.
     spare: u8,
     left: bool,
     cell: fn(&BayRates) -> String,
 }
 
-/// A column with its cells and how wide it is.
+/// A column with its cells and its width.
 type Laid<'a> = (&'a Column, Vec<String>, usize);
 
 const COLUMNS: [Column; 13] = [
@@ -188,7 +188,7 @@ fn speed(value: Option<f64>) -> String {
     bytes(value.map(|value| value.max(0.0) as u64))
 }
 
-/// Share of the last ten seconds in which something waited for processors, memory and disks.
+/// Share of the last ten seconds in which a process waited for processors, memory and disks.
 fn pressure(of: &Pressures) -> String {
     let one = |pressure: Option<bay_types::stats::Pressure>| {
         pressure.map_or_else(|| "-".to_owned(), |pressure| format!("{:.0}", pressure.some.avg10))
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_screen_keeps_what_matters_and_a_wide_one_has_all() {
+    fn a_narrow_screen_has_the_important_columns_and_a_wide_one_has_all() {
         let wide = screen(&rates(1), Order::Cpu, 200, 24, "", false).join("\n");
         for title in COLUMNS.iter().map(|column| column.title) {
             assert!(wide.contains(title), "{title}:\n{wide}");

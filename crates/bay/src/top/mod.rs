@@ -1,8 +1,8 @@
 //! `bay top`: what every bay uses, live.
 //!
 //! ```text
-//!  GET /v1/top, twice ──► rates (what grew between) ──► draw (lines that fit) ──► screen
-//!                                                   └─► plain table or JSON, where nobody watches
+//!  GET /v1/top, twice ──► rates (the growth between) ──► draw (lines that fit) ──► screen
+//!                                                    └─► plain table or JSON, if not on a terminal
 //! ```
 
 mod draw;
@@ -27,19 +27,19 @@ use rates::{Rates, between};
 use screen::Screen;
 
 const KEYS: &str = "q ends · order by: c processor, m memory, d disk, n name";
-/// The pause between the two looks of `--once`.
+/// The pause between the two samples of `--once`.
 const GLANCE: Duration = Duration::from_secs(1);
-/// Shortest and longest pause one may ask for, in seconds.
+/// Shortest and longest interval, in seconds.
 const INTERVALS: std::ops::RangeInclusive<f64> = 0.2..=3600.0;
-/// Keys read before they are acted upon.
+/// Most keys in the queue.
 const KEYS_AHEAD: usize = 64;
 const CTRL_C: u8 = 3;
 
 /// Watch what the bays use: processors, memory, pressure, disks, processes.
 ///
-/// Pressure is the share of the last ten seconds in which something in the bay waited for processors, memory and disks,
-/// in percent. Steal is what other machines on the same hardware took from this host. DISK is what only that bay holds,
-/// SHARED what it began as.
+/// Pressure is the share of the last ten seconds in which a process in the bay waited for processors, memory and disks,
+/// in percent. Steal is the processor time that other machines on the same hardware took from this host. DISK is what
+/// only that bay holds, SHARED what it shares with its image and repository.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay top\n  bay top --once --json | jq '.bays[] | {name, cpu_percent}'")]
 pub(crate) struct Top {
@@ -102,7 +102,7 @@ fn print(rates: &Rates, json: bool, once: bool) -> Result<(), Failure> {
     crate::output::json_line(rates)
 }
 
-/// Keys as they are pressed; ends with standard input. The thread that reads them ends with the process.
+/// Pressed keys, until standard input ends. The thread that reads them ends with the process.
 fn typed() -> mpsc::Receiver<u8> {
     let (sender, receiver) = mpsc::channel(KEYS_AHEAD);
     std::thread::spawn(move || {
@@ -115,7 +115,7 @@ fn typed() -> mpsc::Receiver<u8> {
     receiver
 }
 
-/// The full-screen view, until somebody ends it.
+/// The full-screen view, until a key or a signal ends it.
 async fn live(screen: &Screen, mut client: Client, first: Look, pause: Duration) -> Outcome {
     let signals = |kind| signal(kind).map_err(|e| local("waiting for signals", &e));
     let mut resized = signals(SignalKind::window_change())?;
@@ -126,7 +126,7 @@ async fn live(screen: &Screen, mut client: Client, first: Look, pause: Duration)
     let mut note = KEYS.to_owned();
     let mut rates = between(&first, &first);
     let mut before = first;
-    // The first rates come soon: a screen of dashes tells nothing.
+    // The first rates come soon, because a screen of dashes is useless.
     let mut next = Instant::now() + GLANCE.min(pause);
     loop {
         let size = crate::terminal::size();
@@ -154,7 +154,7 @@ async fn live(screen: &Screen, mut client: Client, first: Look, pause: Duration)
                         note = KEYS.to_owned();
                     }
                     Err(error) => {
-                        // A daemon that is being replaced comes back.
+                        // A daemon that is being replaced will answer again.
                         note = format!("{} (trying again; q ends)", bay_text::escape::one_line(&error.message));
                         client = client.another_without_starting();
                     }
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_are_seconds_within_reason() {
+    fn intervals_are_seconds_within_limits() {
         assert_eq!(interval("0.5"), Ok(0.5));
         for odd in ["0", "-1", "nan", "inf", "1e9", "2s", ""] {
             assert!(interval(odd).is_err(), "{odd}");

@@ -1,4 +1,4 @@
-//! From two looks at the counters to what happened between them.
+//! Rates, from two samples of the counters.
 
 use bay_types::bay::{Limits, State};
 use bay_types::stats::{BayStats, Pressures, Stall};
@@ -6,8 +6,8 @@ use bay_types::top::{BayUse, DiskUse, HostUse, Top};
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// What is shown, and printed with `--json`. A rate is absent where the host does not measure it, and for a bay that
-/// was not there, or began anew, between the two looks.
+/// The rates that are shown, and printed with `--json`. A rate is absent if the host does not measure it, or if the bay
+/// did not exist or was restarted between the two samples.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Rates {
     pub(super) at: Timestamp,
@@ -18,7 +18,7 @@ pub(super) struct Rates {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct HostRates {
     pub(super) cpus: u64,
-    /// Of all processors together, as is everything here in percent.
+    /// Percent of all processors together. All percentages of the host are.
     pub(super) cpu_percent: Option<f64>,
     pub(super) iowait_percent: Option<f64>,
     pub(super) steal_percent: Option<f64>,
@@ -33,11 +33,11 @@ pub(super) struct HostRates {
 pub(super) struct BayRates {
     pub(super) name: String,
     pub(super) state: State,
-    /// Of one processor: two full ones are 200.
+    /// Percent of one processor: two fully used ones are 200.
     pub(super) cpu_percent: Option<f64>,
     pub(super) read_bytes_per_s: Option<f64>,
     pub(super) write_bytes_per_s: Option<f64>,
-    /// Share of the time in which something in the bay waited for a disk.
+    /// Share of the time in which a process in the bay waited for a disk.
     pub(super) iowait_percent: Option<f64>,
     pub(super) stats: BayStats,
     pub(super) limits: Limits,
@@ -73,14 +73,15 @@ fn host_rates(before: &HostUse, now: &HostUse) -> HostRates {
 
 fn bay_rates(earlier: Option<&BayStats>, bay: &BayUse, elapsed_us: u64) -> BayRates {
     let stats = &bay.stats;
-    // A counter that went back is that of a bay which was started anew.
+    // A counter that decreased belongs to a bay that was restarted.
     let grown = |of: fn(&BayStats) -> Option<u64>| of(stats)?.checked_sub(of(earlier?)?);
     let per_elapsed = |grown: u64| (elapsed_us > 0).then(|| percent(grown, elapsed_us));
     BayRates {
         name: bay.name.to_string(),
         state: bay.state,
         cpu_percent: grown(|stats| stats.cpu_us).and_then(per_elapsed),
-        // Bytes in a microsecond, in percent, are ten thousand per second.
+        // A value of one byte per microsecond is 1,000,000 bytes per second, and `per_elapsed` returns percent: hence
+        // 10,000.
         read_bytes_per_s: grown(|stats| Some(stats.io?.read_bytes)).and_then(per_elapsed).map(|p| p * 1e4),
         write_bytes_per_s: grown(|stats| Some(stats.io?.write_bytes)).and_then(per_elapsed).map(|p| p * 1e4),
         iowait_percent: grown(|stats| Some(some(stats.pressure.io.as_ref()?).total_us)).and_then(per_elapsed),
@@ -133,7 +134,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rates_are_what_grew_in_the_time_between() {
+    fn rates_are_the_growth_between_two_samples() {
         let rates = between(&look(1_000_000, 0, 0), &look(3_000_000, 3_000_000, 1000));
         let bay = &rates.bays[0];
         assert_eq!(bay.cpu_percent, Some(150.0));
@@ -144,7 +145,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_bay_that_began_anew_or_no_time_at_all_has_no_rate() {
+    fn without_elapsed_time_or_after_a_restart_a_bay_has_no_rate() {
         assert_eq!(between(&look(1, 500, 0), &look(2, 100, 0)).bays[0].cpu_percent, None);
         assert_eq!(between(&look(1, 0, 0), &look(1, 5, 0)).bays[0].cpu_percent, None);
         let mut before = look(1, 0, 0);

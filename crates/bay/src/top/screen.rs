@@ -1,5 +1,5 @@
-//! The terminal while `bay top` has it: another screen, no cursor, no echo; all of it given back at the end, however
-//! that comes.
+//! The terminal during `bay top`: alternate screen, no cursor, no echo. All of it is restored at the end, however it
+//! comes.
 
 use std::io::{self, Write};
 
@@ -14,13 +14,13 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// `None` when standard input or output is no terminal.
+    /// `None` if standard input or output is no terminal.
     pub(super) fn enter() -> Option<Self> {
         if !rustix::termios::isatty(io::stdout()) {
             return None;
         }
         let raw = RawMode::enter()?;
-        // The words of a panic belong on the screen that stays.
+        // The message of a panic belongs on the normal screen.
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             let _ = write_all(LEAVE);
@@ -31,7 +31,7 @@ impl Screen {
         Some(screen)
     }
 
-    /// Puts these lines in the place of those before. One write, so that nothing flickers.
+    /// Replaces the shown lines. One write, so that nothing flickers.
     pub(super) fn show(&self, lines: &[String]) -> io::Result<()> {
         let mut text = String::from("\u{1b}[H");
         for (i, line) in lines.iter().enumerate() {

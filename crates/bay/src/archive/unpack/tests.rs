@@ -5,7 +5,7 @@ use tar::{Builder, Header};
 
 use super::*;
 
-/// A member exactly as a hostile writer would make it: no check of the library applies.
+/// Appends a member as a hostile program would write it, without any check of the library.
 fn member(
     builder: &mut Builder<Vec<u8>>,
     kind: EntryType,
@@ -28,7 +28,7 @@ fn member(
 
 type Member<'a> = (EntryType, &'a [u8], &'a [u8], &'a [u8]);
 
-/// Unpacks into `dir/in`, with `dir/out` beside it to be attacked.
+/// Unpacks into `dir/in`. The files in `dir/out` beside it are the target of attacks.
 fn attack(members: &[Member<'_>]) -> (tempfile::TempDir, io::Result<Unpacked>) {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("in")).unwrap();
@@ -66,7 +66,7 @@ const HARD: EntryType = EntryType::Link;
 const DIR: EntryType = EntryType::Directory;
 
 #[test]
-fn names_that_lead_out_are_refused() {
+fn names_that_leave_the_tree_are_refused() {
     for name in [&b"../out/x"[..], b"/tmp/x", b"a/../../out/x", b".."] {
         let (dir, result) = attack(&[(FILE, name, b"", b"evil")]);
         assert!(result.is_err());
@@ -98,7 +98,7 @@ fn a_directory_is_never_made_through_a_link() {
 }
 
 #[test]
-fn links_that_were_there_before_are_not_followed_either() {
+fn existing_links_are_not_followed_either() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("in")).unwrap();
     fs::create_dir(dir.path().join("out")).unwrap();
@@ -151,7 +151,7 @@ fn devices_are_skipped_and_set_id_bits_dropped() {
 }
 
 #[test]
-fn links_that_lead_out_are_made_and_counted() {
+fn links_that_point_out_of_the_tree_are_made_and_counted() {
     let members: [Member<'_>; 3] =
         [(LINK, b"a", b"/etc/passwd", b""), (LINK, b"d/b", b"../ok", b""), (LINK, b"c", b"../x", b"")];
     let (dir, result) = attack(&members);
@@ -186,7 +186,7 @@ fn long_names_of_both_dialects_are_understood() {
 }
 
 #[test]
-fn pax_headers_cannot_smuggle_a_way_out() {
+fn pax_headers_cannot_make_a_member_leave_the_tree() {
     let record = b"17 path=../out/x\n";
     let mut builder = Builder::new(Vec::new());
     member(&mut builder, EntryType::XHeader, b"pax", b"", 0, record);
@@ -196,7 +196,7 @@ fn pax_headers_cannot_smuggle_a_way_out() {
 }
 
 #[test]
-fn a_cut_archive_is_an_error() {
+fn a_truncated_archive_is_an_error() {
     let mut builder = Builder::new(Vec::new());
     member(&mut builder, FILE, b"x", b"", 0o644, &[7; 5000]);
     let bytes = builder.into_inner().unwrap();
@@ -219,7 +219,7 @@ fn no_bytes_make_it_panic() {
     }
 }
 
-/// Extended records before a member with these holes.
+/// Appends extended records and a member with these holes.
 fn sparse_member(builder: &mut Builder<Vec<u8>>, name: &str, size: u64, map: &[u8], data: &[u8]) {
     let mut records = Vec::new();
     for (key, value) in [("major", "1"), ("minor", "0"), ("name", name), ("realsize", &size.to_string())] {
@@ -237,7 +237,7 @@ fn extent(offset: u64, length: u64) -> bay_types::sparse::Extent {
 }
 
 #[test]
-fn holes_stay_holes_and_take_no_room() {
+fn holes_stay_holes_and_use_no_space() {
     let size = 1 << 40;
     let map = bay_types::sparse::map(&[extent(4096, 3), extent(size - 4096, 4096)]);
     let mut builder = Builder::new(Vec::new());
@@ -259,7 +259,7 @@ fn holes_stay_holes_and_take_no_room() {
 }
 
 #[test]
-fn a_sparse_member_that_lies_is_refused_and_no_part_of_it_stays() {
+fn an_inconsistent_sparse_member_is_refused_and_no_part_of_it_stays() {
     let good = bay_types::sparse::map(&[extent(0, 10)]);
     let late = bay_types::sparse::map(&[extent(90, 20)]);
     let back = bay_types::sparse::map(&[extent(50, 10), extent(0, 10)]);
@@ -283,7 +283,7 @@ fn a_sparse_member_that_lies_is_refused_and_no_part_of_it_stays() {
 }
 
 #[test]
-fn a_file_that_breaks_off_is_not_left_in_part() {
+fn a_truncated_file_is_deleted() {
     let mut builder = Builder::new(Vec::new());
     member(&mut builder, FILE, b"x", b"", 0o644, &[7; 5000]);
     let bytes = builder.into_inner().unwrap();
@@ -293,7 +293,7 @@ fn a_file_that_breaks_off_is_not_left_in_part() {
 }
 
 #[test]
-fn an_archive_of_one_file_is_one_file() {
+fn an_archive_of_one_file_is_unpacked_into_that_file() {
     let dir = tempfile::tempdir().unwrap();
     let unpacked = |builder: Builder<Vec<u8>>| {
         let file = File::create(dir.path().join("f")).unwrap();

@@ -1,4 +1,4 @@
-//! Cards for a terminal. Whatever a bay said is shown with everything written out that a terminal would obey.
+//! Approval cards for a terminal. Everything that a bay wrote is shown with terminal sequences made visible.
 
 use std::fmt::Write as _;
 
@@ -44,10 +44,10 @@ fn answer(card: &Approval) -> String {
     )
 }
 
-/// Characters of a body in one line of a list.
+/// Most characters of a body in one line of a list.
 const MAX_BRIEF: usize = 80;
 
-/// What matters most of a request beside its line: the refs of a push, or the beginning of its body.
+/// The most important part of a request beside its line: the refs of a push, or the beginning of its body.
 fn brief(card: &Approval) -> String {
     let Asked::Request(asked) = &card.asked else { return String::new() };
     let whole = match (&asked.push, &asked.body) {
@@ -88,20 +88,20 @@ pub(super) fn allowed(card: &Approval, now: Timestamp) -> String {
     };
     let waits = match (reach, card.held) {
         (Reach::Once, 0) => format!(
-            "; its client has left: only the same, sent again within {left}, goes on. Anything else is a new question"
+            "; its client has left: only the same request, sent again within {left}, is allowed. Any other needs a new approval"
         ),
         _ => String::new(),
     };
     format!("covers {what}; {scope}{waits}")
 }
 
-/// Lines of a terminal that one entry of a list may take, and its characters if it is not written to a terminal.
+/// Most terminal lines of one entry of a list, and most characters if the list is not written to a terminal.
 const MAX_LIST_LINES: usize = 4;
 const MAX_LIST_CHARS: usize = 600;
-/// What each further line of an entry begins with: nothing that a bay wrote can look like the next entry.
+/// The prefix of each further line of an entry, so that no text from a bay can look like the next entry.
 const FURTHER_LINE: &str = "          │ ";
 
-/// An entry of a list: one line, or a few on a terminal with so many `columns`.
+/// An entry of a list: one line, or a few on a terminal with this many `columns`.
 pub(super) fn line(card: &Approval, now: Timestamp, columns: Option<usize>) -> String {
     let id = card.id.short();
     let (state, end) = match card.state {
@@ -134,12 +134,12 @@ pub(super) fn line(card: &Approval, now: Timestamp, columns: Option<usize>) -> S
     }
 }
 
-/// Columns of the label that each line of a card begins with.
+/// Columns of the label at the beginning of each line of a card.
 const LABEL: usize = 13;
-/// Columns that a value has at least, however narrow the terminal is.
+/// Fewest columns of a value, however narrow the terminal is.
 const LEAST_ROOM: usize = 20;
 
-/// Everything about one. A terminal's `columns` are never exceeded by what a bay wrote.
+/// The whole card. No text from a bay exceeds a terminal's `columns`.
 pub(super) fn whole(card: &Approval, now: Timestamp, columns: Option<usize>) -> String {
     let mut text = format!("── {} ── {} ── {}\n", card.id, visible(&card.bay_name), card.state);
     let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(LABEL + 2).max(LEAST_ROOM));
@@ -147,7 +147,7 @@ pub(super) fn whole(card: &Approval, now: Timestamp, columns: Option<usize>) -> 
         for (at, part) in divided(&value, room).into_iter().enumerate() {
             let _ = match at {
                 0 => writeln!(text, "  {key:10} {part}"),
-                // Nothing that a bay wrote begins a line of the card.
+                // No text from a bay begins a line of the card.
                 _ => writeln!(text, "  {:10} │ {part}", ""),
             };
         }
@@ -186,7 +186,7 @@ pub(super) fn whole(card: &Approval, now: Timestamp, columns: Option<usize>) -> 
             row("", visible(line));
         }
     }
-    // A command has nobody behind it but who wanted it, and takes nothing along.
+    // A command has no client and no secrets.
     let is_request = matches!(card.asked, Asked::Request(_));
     if is_request {
         row("who", who(card));
@@ -211,7 +211,7 @@ pub(super) fn whole(card: &Approval, now: Timestamp, columns: Option<usize>) -> 
     if let Some(checkpoint) = &card.checkpoint {
         row(
             "checkpoint",
-            format!("{checkpoint}: `bay approvals deny {} --rollback` goes back to it", card.id.short()),
+            format!("{checkpoint}: `bay approvals deny {} --rollback` restores it", card.id.short()),
         );
     }
     row("digest", visible(&card.digest));
@@ -268,7 +268,7 @@ fn request(asked: &AskedRequest, row: &mut impl FnMut(&str, String)) {
         row("header", visible(value));
     }
     match &asked.body {
-        // What a push is, is told above.
+        // The refs of the push are already shown above.
         _ if asked.push.is_some() => {}
         None => row("body", "none".to_owned()),
         Some(body) => {
@@ -284,7 +284,7 @@ fn length(body: &BodySeen) -> String {
         (true, true) => long,
         (true, false) => format!("{long}, of which the first {} are", size(body.previewed)),
         (false, _) => {
-            format!("{long}, only the beginning was looked at; the first {} are", size(body.previewed))
+            format!("{long}, only the beginning was read; the first {} are", size(body.previewed))
         }
     }
 }
@@ -325,7 +325,7 @@ fn who(card: &Approval) -> String {
         parts.extend(nested.as_ref().map(|nested| format!("in container {}", visible(nested))));
         parts.extend(uid.map(|uid| format!("user {uid}")));
     }
-    if parts.is_empty() { "could not be found out".to_owned() } else { parts.join(" · ") }
+    if parts.is_empty() { "could not be determined".to_owned() } else { parts.join(" · ") }
 }
 
 #[cfg(test)]

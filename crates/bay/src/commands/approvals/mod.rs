@@ -19,7 +19,7 @@ use super::record::{AWAY_FOR, POLL};
 
 mod card;
 
-/// When it is looked whether a command waits for a person.
+/// How long to wait before each check whether a command needs an approval.
 const WAITING_AFTER: [Duration; 2] = [Duration::from_millis(700), Duration::from_secs(3)];
 
 /// Longest line of a watch: a card with a whole command line and the beginning of a body.
@@ -27,21 +27,21 @@ const MAX_LINE: usize = 8 << 20;
 
 /// List and answer pending approvals.
 ///
-/// Requests that a policy asks about, and commands that are to be asked about, are held until somebody answers. Without an
-/// answer in time the answer is no. An allow covers exactly what its card shows, unless you say --any-body.
+/// If a policy says ask, the request or command is held until somebody answers. If nobody answers in time, it is
+/// refused. An allow covers exactly what its card shows, unless you say --any-body.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  bay approvals                      what waits\n  bay approvals --watch              cards, as they come\n  bay approvals show 1f00ba12        everything about one\n  bay approvals allow 1f00ba12       this one request, exactly as its card shows it\n  bay approvals allow 1f00ba12 --for 10m\n  bay approvals revoke 1f00ba12      end that allow before its time\n  bay approvals deny 1f00ba12 -m \"not to this host\" --rollback\n\nAn id may be shortened to the end of it, as lists show it."
+    after_help = "Examples:\n  bay approvals                      pending approvals\n  bay approvals --watch              new cards as they appear\n  bay approvals show 1f00ba12        everything about one\n  bay approvals allow 1f00ba12       this one request, exactly as its card shows it\n  bay approvals allow 1f00ba12 --for 10m\n  bay approvals revoke 1f00ba12      revoke that allow early\n  bay approvals deny 1f00ba12 -m \"not to this host\" --rollback\n\nAn id may be shortened to the end of it, as lists show it."
 )]
 pub(crate) struct Approvals {
-    /// Show cards as they come, until Ctrl-C.
+    /// Show new cards until Ctrl-C.
     #[arg(long)]
     watch: bool,
-    /// Also those that were answered.
+    /// Include answered approvals.
     #[arg(long, conflicts_with = "watch")]
     all: bool,
-    /// Only those of this bay.
+    /// Only approvals of this bay.
     #[arg(long, value_name = "NAME", conflicts_with = "watch")]
     bay: Option<String>,
     #[command(subcommand)]
@@ -50,7 +50,7 @@ pub(crate) struct Approvals {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show everything about one.
+    /// Show everything about an approval.
     Show {
         /// The id, or the end of it.
         id: String,
@@ -64,23 +64,23 @@ enum Verb {
         /// Also allow other bodies and headers than those on the card.
         #[arg(long)]
         any_body: bool,
-        /// Allow it only if this is the digest on its card.
+        /// Allow it only if its card has this digest.
         #[arg(long, value_name = "SHA256")]
         digest: Option<String>,
     },
-    /// End an allow that could still be used, and the streams that it let out.
+    /// Revoke an unused or continuing allow, and cut the streams that it permitted.
     Revoke {
         /// The id, or the end of it.
         id: String,
     },
-    /// Refuse it.
+    /// Deny an approval.
     Deny {
         /// The id, or the end of it.
         id: String,
-        /// The reason, shown to the client that is refused.
+        /// The reason, which the refused client is shown.
         #[arg(short, long, value_name = "WHY")]
         message: Option<String>,
-        /// Restore the bay to the checkpoint that was made before the question.
+        /// Restore the bay to the checkpoint that was taken before the question.
         #[arg(long)]
         rollback: bool,
     },
@@ -92,13 +92,13 @@ struct ReachArgs {
     /// This one request [default].
     #[arg(long)]
     once: bool,
-    /// The same request of the same exec, as often as it is sent while that runs.
+    /// The same request of the same exec, any number of times while the exec runs.
     #[arg(long)]
     exec: bool,
     /// The same request of any command in the bay, for a time such as 10m.
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     for_s: Option<u64>,
-    /// From now on, as a rule in the bay's policy. Rules do not depend on bodies: needs --any-body.
+    /// Permanently, as a rule in the bay's policy. Rules do not depend on bodies, so this needs --any-body.
     #[arg(long)]
     save: bool,
 }
@@ -148,7 +148,7 @@ impl Approvals {
                 let seen: Approval = client.get(&path(&id, "")).await?;
                 let digest = digest.or_else(|| Some(seen.digest.clone()));
                 let allow = Allow { reach: reach.reach(), for_s: reach.for_s, digest, any_body };
-                // By its whole id: the end of it might be another question's by now.
+                // Use the whole id: a new approval may meanwhile end in the same characters.
                 let target = path(&seen.id.to_string(), "/allow");
                 let card: Approval = client.post(&target, &allow).await?;
                 told(&card, global.json)?;
@@ -184,13 +184,13 @@ fn list(cards: &[Approval], as_json: bool) -> Result<(), Failure> {
         return json(&cards);
     }
     if cards.is_empty() {
-        talk("nothing waits for an answer");
+        talk("no approval is pending");
     }
     let now = Timestamp::now();
     cards.iter().try_for_each(|card| data(&card::line(card, now, columns())))
 }
 
-/// Says once, where somebody may read it, that a command waits for a person, if it does after a moment.
+/// Reports once, if a person may read it, that a command needs an approval, if it still does after a moment.
 pub(super) async fn tell_if_waiting(mut client: Client, bay: String, argv: Vec<String>) {
     for after in WAITING_AFTER {
         tokio::time::sleep(after).await;
@@ -206,17 +206,17 @@ pub(super) async fn tell_if_waiting(mut client: Client, bay: String, argv: Vec<S
             let left = card.expires.duration_since(Timestamp::now()).as_mins().max(0) + 1;
             let id = card.id.short();
             return talk(&format!(
-                "bay: waiting for a person: `bay approvals allow {id}` has it run, `bay approvals deny {id}` not; {left} m left"
+                "bay: waiting for an approval: `bay approvals allow {id}` runs it, `bay approvals deny {id}` refuses it; {left} min left"
             ));
         }
     }
 }
 
-/// Cards of what is asked, and a line for each answer; also over a restart of the daemon.
+/// Shows a card for each new approval and a line for each answer. Continues when the daemon restarts.
 async fn watch(global: &GlobalOptions) -> Result<(), Failure> {
     let (mut seen, mut away_since) = (HashMap::new(), None::<Instant>);
     if !global.json {
-        talk("waiting for questions; Ctrl-C ends this, and nothing else");
+        talk("waiting for approvals; Ctrl-C ends only this display");
     }
     loop {
         match watch_once(global, &mut seen, &mut away_since).await {
@@ -226,16 +226,16 @@ async fn watch(global: &GlobalOptions) -> Result<(), Failure> {
             Ok(()) => {}
         }
         if away_since.is_none() && !global.json {
-            talk("bay: the daemon is away; waiting for it");
+            talk("bay: the daemon is unreachable; waiting for it");
         }
         if away_since.get_or_insert_with(Instant::now).elapsed() > AWAY_FOR {
-            return Err(broken("the daemon is away").into());
+            return Err(broken("the daemon is unreachable").into());
         }
         tokio::time::sleep(POLL).await;
     }
 }
 
-/// The same as long as one daemon tells it. Nothing is shown twice.
+/// Shows cards and answers until the connection to the daemon ends. Shows nothing twice.
 async fn watch_once(
     global: &GlobalOptions,
     seen: &mut HashMap<ApprovalId, ApprovalState>,
@@ -243,7 +243,7 @@ async fn watch_once(
 ) -> Result<(), Failure> {
     let mut body = global.client().download("/v1/approvals/watch").await?;
     *away_since = None;
-    // What was answered while nobody told it.
+    // Approvals that were answered while the connection was down.
     for id in seen.keys().copied().collect::<Vec<_>>() {
         let card: Approval = global.client().get(&path(&id.to_string(), "")).await?;
         if card.state != ApprovalState::Open {
@@ -258,7 +258,7 @@ async fn watch_once(
         while let Some(end) = lines.iter().position(|byte| *byte == b'\n') {
             let line = lines.split_to(end + 1);
             let card: Approval = serde_json::from_slice(&line)
-                .map_err(|error| broken(&format!("a line is not understood: {error}")))?;
+                .map_err(|error| broken(&format!("a line cannot be parsed: {error}")))?;
             let known = seen.insert(card.id, card.state);
             if card.state != ApprovalState::Open {
                 seen.remove(&card.id);

@@ -1,5 +1,5 @@
-//! The newest head of each log that this user verified: the daemon cannot take it back. It belongs to the caller and not to
-//! the daemon, so it is stored with the caller's other state.
+//! The newest head of each log that this user verified. The daemon cannot revoke it, because it is stored with the
+//! caller's own state and not with the daemon's.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,7 +11,7 @@ use bay_types::{ApiError, ErrorCode};
 
 use crate::output::talk;
 
-/// Where the head of this log is kept; nowhere for a caller without a home.
+/// The file that keeps the head of this log. `None` if the caller has no home directory.
 pub(super) fn place(log: &str) -> Option<PathBuf> {
     place_in(log, std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
 }
@@ -19,13 +19,13 @@ pub(super) fn place(log: &str) -> Option<PathBuf> {
 fn place_in(log: &str, state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute = |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute(state).or_else(|| Some(absolute(home)?.join(".local/state")))?;
-    // A log's name is printable ASCII; it must stay one name in one directory.
+    // A log's name is printable ASCII. It must become a single file name.
     let name: String =
         log.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
     Some(state.join("workbay/ledger").join(name))
 }
 
-/// The head that was verified last. One that another key signed is the finding itself.
+/// The head that was verified last. If another key signed it, that is itself a finding.
 pub(super) fn recall(place: &Path, key: &PublicKey) -> Result<Option<Head>, ApiError> {
     let note = match fs::read_to_string(place) {
         Ok(note) if note.len() <= MAX_NOTE => note,
@@ -51,7 +51,7 @@ pub(super) fn recall(place: &Path, key: &PublicKey) -> Result<Option<Head>, ApiE
     }
 }
 
-/// Keeps a head that was verified. Not being able to is a pity, and no reason to call the record broken.
+/// Stores a verified head. A failure is reported, but does not mean that the record is broken.
 pub(super) fn keep(place: &Path, note: &str) {
     let kept = (|| {
         if let Some(dir) = place.parent() {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_s_name_does_not_leave_the_directory() {
+    fn the_name_of_a_log_does_not_leave_the_directory() {
         let place = |log: &str| place_in(log, Some("/s".into()), None).unwrap();
         assert_eq!(place("workbay/0a1b"), PathBuf::from("/s/workbay/ledger/workbay_0a1b"));
         assert_eq!(place("../../x"), PathBuf::from("/s/workbay/ledger/______x"));

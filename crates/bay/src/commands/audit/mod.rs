@@ -1,4 +1,4 @@
-//! `bay audit`: the record of events, for people who do not take the daemon's word for it.
+//! `bay audit`: the record of events, verified without trust in the daemon.
 
 mod known_heads;
 mod verify;
@@ -15,13 +15,14 @@ use crate::global_options::GlobalOptions;
 use crate::output::streams::Streams;
 use crate::output::{data, json, written};
 
-/// Prove that the record of everything decided and done is whole, here or on another machine.
+/// Prove that the record of all actions and decisions is complete, here or on another machine.
 ///
-/// Every event is a leaf of a Merkle tree (RFC 6962); the daemon signs its root. Whoever has the public key can check a
-/// bundle without the daemon, and whoever has kept an older head sees a record that was cut or forked since.
+/// Every event is a leaf of a Merkle tree (RFC 6962), and the daemon signs its root. With the public key anyone can
+/// check a bundle without the daemon. An older head, kept elsewhere, reveals a record that was truncated or forked
+/// since.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay audit verify                              the live record\n  bay audit key > ledger.pub                    to give to whoever shall verify\n  bay audit export > events.bundle\n  bay audit verify events.bundle --key ledger.pub    on any machine, without a daemon\n  bay audit proof 1041 > event-1041.proof       one event, and that it is in the record\n\ndocs/audit.md tells what is proved by what."
+    after_help = "Examples:\n  bay audit verify                              the live record\n  bay audit key > ledger.pub                    for the verifier\n  bay audit export > events.bundle\n  bay audit verify events.bundle --key ledger.pub    on any machine, without a daemon\n  bay audit proof 1041 > event-1041.proof       one event, and that it is in the record\n\ndocs/audit.md describes the proofs."
 )]
 pub(crate) struct Audit {
     #[command(subcommand)]
@@ -31,7 +32,8 @@ pub(crate) struct Audit {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Verify(verify::Verify),
-    /// Print events as a bundle: a signed head, what ties the events to it, and the events as lines of JSON.
+    /// Print events as a bundle: a signed head, the proof that the events belong to it, and the events as lines of
+    /// JSON.
     Export {
         /// Number of the first event [default: 1].
         #[arg(long, value_name = "N")]
@@ -45,11 +47,11 @@ enum Verb {
         /// Number of the event, as `bay timeline` shows it.
         #[arg(value_name = "EVENT", required_unless_present = "since")]
         event: Option<u64>,
-        /// Instead: the proof that the record continues what it was with so many events, for whoever kept that head.
+        /// Instead: a proof that the record still begins with this many events of an older head that you kept.
         #[arg(long, value_name = "EVENTS", conflicts_with = "event")]
         since: Option<u64>,
     },
-    /// Print the record's newest head, signed: kept elsewhere, it gives away whatever is done to the record later.
+    /// Print the newest signed head. If you keep it elsewhere, it reveals any later change to the record.
     Head,
     /// Print the public key that checks heads and bundles of this daemon.
     Key,
@@ -93,8 +95,8 @@ impl Audit {
     }
 }
 
-/// Passes a bundle on as it comes: it is JSON by itself, and a copy must be of the same bytes. Only a terminal, which keeps no
-/// copy, gets it without what it would obey.
+/// Copies a bundle unchanged: it is JSON already, and a copy must have the same bytes. Only on a terminal, which stores
+/// nothing, control sequences are removed.
 async fn print(global: &GlobalOptions, path: &str) -> Outcome {
     let mut body = global.client().download(path).await?;
     let mut streams = Streams::new(false);
@@ -108,7 +110,7 @@ async fn print(global: &GlobalOptions, path: &str) -> Outcome {
     Ok(0)
 }
 
-/// A file's whole content, if it is no longer than `longest`.
+/// The whole content of a file that is no longer than `longest`.
 fn read(path: &PathBuf, longest: usize) -> Result<String, Failure> {
     use std::io::Read;
     let doing = format!("reading {}", path.display());

@@ -21,10 +21,10 @@ use crate::output::{count, data, json, talk};
 /// Longest key file that is read.
 const MAX_KEY: usize = 1024;
 
-/// Check the live record, or a bundle with nothing but the public key.
+/// Verify the live record, or a bundle with only the public key.
 ///
-/// Every hash is computed again here, from the events. The newest head that was verified is remembered for the caller:
-/// a record that was cut or forked since then does not hold, whatever is signed.
+/// Every hash is computed again here, from the events. The newest verified head is remembered for the caller. If the
+/// record was truncated or forked since, the check fails, even if the daemon signed it.
 #[derive(Debug, Args)]
 pub(super) struct Verify {
     /// A bundle of `bay audit export` or `bay audit proof`, `-` for standard input [default: the live record].
@@ -33,7 +33,7 @@ pub(super) struct Verify {
     /// The public key that `bay audit key` printed, or a file with it [default, live only: the daemon's own].
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// A file with an older head that `bay audit head` printed: the record must continue it.
+    /// A file with an older head that `bay audit head` printed. The record must continue it.
     #[arg(long, value_name = "FILE")]
     head: Option<PathBuf>,
 }
@@ -50,7 +50,7 @@ struct Report {
     /// The first and the last event that were checked.
     first: Option<u64>,
     last: Option<u64>,
-    /// Heads that were known before.
+    /// Older heads that the record was compared with.
     known: Vec<Known>,
 }
 
@@ -63,7 +63,7 @@ struct Known {
     standing: Standing,
 }
 
-/// Takes the note out of the first line, so that it can be remembered as it is.
+/// Keeps the note of the first line, so that its head can be remembered.
 struct Reading {
     verifier: Verifier,
     note: Option<String>,
@@ -138,15 +138,15 @@ impl Verify {
         })
     }
 
-    /// What a verified bundle still leaves open, and who must not be satisfied with that.
+    /// Returns an error if the verified bundle proves less than the caller asked for.
     fn weigh(
         &self,
         verified: &Verified,
         known: &[(&'static str, Head)],
         key: &PublicKey,
     ) -> Result<(), Failure> {
-        // A bundle may well be older than what was seen since; the live record, or one that is held against a given head,
-        // may not.
+        // A bundle may be older than a remembered head. The live record may not, and neither may a record that is
+        // compared with a given head.
         let older =
             || known.iter().zip(&verified.standing).filter(|(_, standing)| **standing == Standing::Older);
         if let Some(((_, head), _)) = older().find(|((from, _), _)| self.file.is_none() || *from == "given") {
@@ -172,7 +172,7 @@ impl Verify {
     }
 }
 
-/// The daemon looks at what only it can see, and every event is hashed again here.
+/// The daemon checks what only it can see. Every event is hashed again here.
 async fn live(client: &mut Client, reading: &mut Reading, key: &PublicKey) -> Result<(), Failure> {
     let own: EventsVerified = client.get("/v1/events/verify").await?;
     if !own.ok {
@@ -182,7 +182,7 @@ async fn live(client: &mut Client, reading: &mut Reading, key: &PublicKey) -> Re
     }
     let mut body = client.download("/v1/audit/export").await?;
     let mut lines = BytesMut::new();
-    // How much of the buffer is known to hold no end of line.
+    // The length of the part of the buffer that is known to contain no line break.
     let mut searched = 0;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| broken(&format!("the record was cut short: {error}")))?;
@@ -220,12 +220,12 @@ fn file(path: &PathBuf, reading: &mut Reading, key: &PublicKey) -> Result<(), Fa
     }
 }
 
-/// A finding: what, why and what next.
+/// A finding: what is wrong, why, and what to do next.
 fn flawed(key: &PublicKey, flaw: &Flaw) -> Failure {
     match flaw {
         Flaw::Malformed { .. } | Flaw::Head(NoteError::Malformed(_)) => invalid(
             format!("this cannot be checked: {flaw}"),
-            "bundles come from `bay audit export` and `bay audit proof`, heads from `bay audit head`; one that was cut or edited by hand is none any more",
+            "bundles come from `bay audit export` and `bay audit proof`, heads from `bay audit head`; one that was truncated or edited is not valid",
         )
         .into(),
         Flaw::Head(NoteError::OtherLog { .. }) => {
@@ -241,7 +241,7 @@ fn unsound(key: &PublicKey, what: &str) -> Failure {
     ApiError::new(
         ErrorCode::LedgerBroken,
         format!("the ledger of {log} does not hold: {what}"),
-        "keep this copy as evidence, compare with an earlier bundle or head; docs/audit.md tells what each finding means",
+        "keep this copy as evidence, compare with an earlier bundle or head; docs/audit.md describes each finding",
     )
     .into()
 }

@@ -1,14 +1,14 @@
-//! Test counts, read off what a test runner prints last.
+//! Test counts, parsed from the summaries that test runners print.
 //!
-//! The output is that of a command in a bay: it can claim what it likes, and the counts are what it claims. It is read as
-//! it comes, line by line, in constant memory; a line that is too long to be a summary is passed over.
+//! The output comes from a command in a bay. It may claim anything, and the counts repeat what it claims. It is parsed
+//! as it arrives, line by line, in constant memory. A line that is too long to be a summary is skipped.
 
 use serde::Serialize;
 
-/// Longest line that can be a summary, with its colours.
+/// Longest line that can be a summary, including its colours.
 const MAX_LINE: usize = 4096;
 
-/// What was counted.
+/// What the counts refer to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Of {
@@ -54,17 +54,17 @@ pub(crate) enum Stream {
     Err,
 }
 
-/// Reads the output of one command.
+/// Parses the output of one command.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     out: Lines,
     err: Lines,
     tests: Tally,
     go_tests: Tally,
-    /// Passed tests are named too, so the named ones are all.
+    /// `-v` also names passed tests, so the named tests are all tests.
     go_names_all: bool,
     go_packages: Tally,
-    /// `Ran 3 tests` of Python's own runner; how they went comes with the next line.
+    /// The count in `Ran 3 tests` of Python's own runner; the result is on the next line.
     ran: Option<u64>,
 }
 
@@ -81,7 +81,7 @@ impl Reader {
         }
     }
 
-    /// What all summaries said together.
+    /// The sum of all summaries.
     pub(crate) fn finish(mut self) -> Option<TestCounts> {
         for rest in [self.out.rest(), self.err.rest()] {
             self.line(&rest);
@@ -161,7 +161,8 @@ impl Reader {
     }
 }
 
-/// `N WORD` lists: adds up those that are known. None unless every part is a number and a word, and one of them counts.
+/// A list of `N WORD`: the sum of the known words. `None` unless every part is a number and a word, and one word is
+/// known.
 fn list<'a>(parts: impl Iterator<Item = &'a str>) -> Option<Tally> {
     let mut one = Tally::default();
     for part in parts {
@@ -214,7 +215,7 @@ fn nextest(line: &str) -> Option<Tally> {
     list(without_remarks.split(','))
 }
 
-/// `==== 1 failed, 3 passed, 1 warning in 0.12s ====`, or the same without the rule around it.
+/// `==== 1 failed, 3 passed, 1 warning in 0.12s ====`, with or without the `=` characters around it.
 fn pytest(line: &str) -> Option<Tally> {
     let (what, time) = line.trim_matches(['=', ' ']).rsplit_once(" in ")?;
     let seconds = time.split(' ').next()?.strip_suffix('s')?;
@@ -266,7 +267,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// The line, when this piece ends one that is not too long.
+    /// Returns the line if this piece ends one that is not too long.
     fn push(&mut self, piece: &[u8]) -> Option<String> {
         let ends = matches!(piece.last(), Some(b'\n' | b'\r'));
         let text = if ends { &piece[..piece.len() - 1] } else { piece };
@@ -290,7 +291,7 @@ impl Lines {
     }
 }
 
-/// The text without the sequences that colour it.
+/// The text without colour sequences.
 fn plain(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     let mut out = String::with_capacity(text.len());

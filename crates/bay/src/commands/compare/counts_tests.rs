@@ -42,7 +42,7 @@ fn nextest_has_one_line_with_remarks() {
 }
 
 #[test]
-fn pytest_with_and_without_its_rule() {
+fn pytest_summaries_are_parsed_with_and_without_a_frame() {
     let output = "=========================== short test summary info ============================\n\
 FAILED tests/test_a.py::test_two - assert 1 == 2\n\
 ============== 1 failed, 3 passed, 2 skipped, 1 warning in 0.12s ===============\n";
@@ -66,13 +66,13 @@ fn jest_and_vitest() {
 }
 
 #[test]
-fn mocha_says_each_count_on_its_own_line() {
+fn mocha_prints_each_count_on_its_own_line() {
     let output = "  math\n    ✔ adds\n    1) takes away\n\n\n  5 passing (12ms)\n  2 pending\n  1 failing\n\n  1) math\n";
     assert_eq!(counts(output), tests(5, 1, 2));
 }
 
 #[test]
-fn go_counts_tests_where_it_names_them_and_packages_otherwise() {
+fn go_output_gives_tests_if_it_names_them_and_packages_otherwise() {
     let verbose = "=== RUN   TestAdd\n--- PASS: TestAdd (0.00s)\n=== RUN   TestSub\n=== RUN   TestSub/zero\n    sub_test.go:9: no\n--- FAIL: TestSub (0.00s)\n    --- FAIL: TestSub/zero (0.00s)\n=== RUN   TestLater\n--- SKIP: TestLater (0.00s)\nFAIL\nFAIL\texample.org/m/calc\t0.002s\nok  \texample.org/m/text\t0.001s\nFAIL\n";
     assert_eq!(counts(verbose), tests(1, 2, 1));
     let plain = "--- FAIL: TestSub (0.00s)\n    sub_test.go:9: no\nFAIL\nFAIL\texample.org/m/calc\t0.002s\nok  \texample.org/m/text\t(cached)\nok  \texample.org/m/more\t1.201s\n?   \texample.org/m\t[no test files]\nFAIL\texample.org/m/odd [build failed]\nFAIL\n";
@@ -136,7 +136,7 @@ fn the_streams_do_not_mix_and_pieces_may_be_cut_anywhere() {
 }
 
 #[test]
-fn absurd_numbers_do_not_run_over() {
+fn absurd_numbers_do_not_overflow() {
     let most = u64::MAX;
     let line = format!("{most} passed in 1s\n");
     assert_eq!(counts(&format!("{line}{line}")), tests(most, 0, 0));
@@ -145,7 +145,7 @@ fn absurd_numbers_do_not_run_over() {
 
 proptest! {
     #[test]
-    fn no_output_is_too_odd(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..20)) {
+    fn no_output_makes_the_counts_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..20)) {
         let mut reader = Reader::default();
         for piece in pieces {
             reader.feed(Stream::Out, &piece);
@@ -155,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_that_looks_like_a_summary_is_too_odd(
+    fn no_text_like_a_summary_makes_the_counts_panic(
         words in prop::collection::vec(prop::sample::select(vec![
             "test result: ", "ok. ", "Summary [", "] ", " run: ", "Tests", ":", " ", "1", "999999999999999999999", " passed",
             " failed", ",", ";", "|", "(", ")", " in ", "0.1s", "--- ", "PASS", "FAIL", "\t", "ok", "Ran ", "tests in ", "OK",

@@ -16,31 +16,31 @@ mod counts;
 mod run;
 mod table;
 
-/// Bays that are asked at the same time with --parallel.
+/// Most bays that --parallel runs the command in at the same time.
 const AT_ONCE: usize = 16;
 /// What a shell reports for a program ended by Ctrl-C.
 const EXIT_INTERRUPTED: u8 = 130;
 
-/// Run the same command in several bays and show side by side how it went.
+/// Run the same command in several bays and compare the results side by side.
 ///
-/// One after another, so that they do not take processors from each other; --parallel runs them at once. Each run is an
-/// exec of its bay, and `bay logs BAY EXEC` has all it said. Exits with 0 when the command ran to an end everywhere,
-/// however it ended, and with the status of the first error when it did not.
+/// The runs are one after another, so that they do not compete for processors; --parallel runs them concurrently. Each
+/// run is an exec of its bay, and `bay logs BAY EXEC` has all its output. Exits with 0 if the command ended in every
+/// bay, with whatever status. Otherwise exits with the status of the first error.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay compare fix-1 fix-2 fix-3 --run 'cargo test'\n  bay compare a b --run 'npm ci && npm test' --timeout 600 --parallel\n  bay compare a b --run 'make bench' --json | jq '.bays[] | {bay, wall_s}'\n\n`*` is the best value of a column among those that succeeded, `!` an exit that is not like the others."
+    after_help = "Examples:\n  bay compare fix-1 fix-2 fix-3 --run 'cargo test'\n  bay compare a b --run 'npm ci && npm test' --timeout 600 --parallel\n  bay compare a b --run 'make bench' --json | jq '.bays[] | {bay, wall_s}'\n\n`*` is the best value of a column among those that succeeded, `!` an exit that differs from the others."
 )]
 pub(crate) struct Compare {
     /// Names or ids of the bays.
     #[arg(required = true, value_name = "BAY")]
     bays: Vec<String>,
-    /// The command, as a shell of the bay takes it.
+    /// The command, for the bay's shell.
     #[arg(long, value_name = "CMD")]
     run: String,
-    /// End it in a bay after this many seconds.
+    /// Kill the command in a bay after this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
-    /// In all bays at once.
+    /// Run in all bays concurrently.
     #[arg(long)]
     parallel: bool,
 }
@@ -88,7 +88,7 @@ impl Compare {
             }
         };
         if interrupted {
-            // Those that were not started have nothing to end, and are not started by asking.
+            // Only execs that were started can be ended. The request to end one does not start it.
             let begun = self.bays.iter().zip(&specs).skip(rows.len()).take(at_once);
             for (bay, spec) in begun {
                 run::end(global.client().another_without_starting(), bay, spec.id).await;
@@ -132,13 +132,13 @@ fn cut_short() -> ApiError {
     ApiError::new(ErrorCode::Interrupted, "ended by Ctrl-C before its end", "run it again")
 }
 
-/// Said as each one ends: a long comparison is not silent.
+/// A line for each finished run, so that a long comparison shows progress.
 fn progress(row: &Row) -> String {
     let bay = visible(&row.bay);
     match (&row.error, row.exit_code, row.number) {
         (None, Some(code), Some(number)) => {
             let took = row.wall_s.map(table::seconds).unwrap_or_default();
-            format!("{bay}: exit {code} after {took}; `bay logs {bay} {number}` has what it said")
+            format!("{bay}: exit {code} after {took}; `bay logs {bay} {number}` has its output")
         }
         _ => format!("{bay}: did not run to an end"),
     }

@@ -1,4 +1,4 @@
-//! One command in one bay, from its start to what it used.
+//! One command in one bay, from its start to its usage.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,14 @@ use serde::Serialize;
 use super::counts::{Reader, Stream, TestCounts};
 use crate::commands::diff;
 
-/// How long a daemon may be away while a command runs.
+/// How long a daemon may be unreachable while a command runs.
 const AWAY_FOR: Duration = Duration::from_secs(60);
-/// How long the record may lag behind the command's own word of its end.
+/// How long the record may lag behind the reported end of the command.
 const RECORDED_WITHIN: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 const SIGKILL: i32 = 9;
 
-/// What a bay holds beyond the base it has in common with the others.
+/// What a bay holds beyond the base that all compared bays share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct DiffSize {
     pub(crate) files: u64,
@@ -28,11 +28,11 @@ pub(crate) struct DiffSize {
     pub(crate) removed: u64,
 }
 
-/// How one bay did.
+/// The result of one bay.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
     pub(crate) bay: String,
-    /// Number and id of the exec: `bay logs BAY NUMBER` has all it said.
+    /// Number and id of the exec: `bay logs BAY NUMBER` has all its output.
     pub(crate) number: Option<u64>,
     pub(crate) exec: Option<ExecId>,
     pub(crate) exit: Option<Exit>,
@@ -43,7 +43,7 @@ pub(crate) struct Row {
     pub(crate) cpu_s: Option<f64>,
     pub(crate) memory_peak_bytes: Option<u64>,
     pub(crate) output_bytes: Option<u64>,
-    /// Why there is no end to tell of.
+    /// Why the command has no result.
     pub(crate) error: Option<ApiError>,
 }
 
@@ -65,20 +65,20 @@ impl Row {
         }
     }
 
-    /// A bay in which nothing was started.
+    /// The row of a bay in which nothing was started.
     pub(crate) fn not_run(bay: &str, error: ApiError) -> Self {
         Self { error: Some(error), ..Self::new(bay) }
     }
 }
 
-/// What a bay changed since the base that all of them share; none where that is not known.
+/// What a bay changed since the base that all bays share. `None` if that is unknown.
 async fn diff_size(client: &mut Client, bay: &str) -> Option<DiffSize> {
     let ask = DiffAsk { from: Some(Moment::Base), to: None, part: Part::Workspace, patch: false };
     let summary = diff::summary(client, bay, &ask).await.ok()?;
     Some(DiffSize { files: summary.changed(), added: summary.lines_added, removed: summary.lines_removed })
 }
 
-/// Runs it to its end. Whatever goes wrong is in the row.
+/// Runs the command to its end. Any error becomes part of the row.
 pub(crate) async fn run(mut client: Client, bay: &str, spec: ExecSpec) -> Row {
     let mut row = Row::new(bay);
     let mut reader = Reader::default();
@@ -124,7 +124,7 @@ async fn to_the_end(
             away_since = None;
         }
         if away_since.get_or_insert_with(Instant::now).elapsed() > AWAY_FOR {
-            return Err(broken("the daemon did not come back"));
+            return Err(broken("the daemon did not answer in time"));
         }
         tokio::time::sleep(POLL).await;
     }
@@ -142,7 +142,7 @@ fn passing(error: &ApiError) -> bool {
     matches!(error.code, ErrorCode::DaemonUnreachable | ErrorCode::GuestUnreachable | ErrorCode::Interrupted)
 }
 
-/// Reads output from a byte on; whether the command is over.
+/// Reads output from an offset, and returns whether the command has ended.
 async fn read(
     client: &mut Client,
     path: &str,
@@ -181,7 +181,7 @@ async fn read(
     Ok(false)
 }
 
-/// Ends a command and everything it started. It may be over, or not begun: then there is nothing to end.
+/// Ends a command and everything it started. If it has ended or was never started, does nothing.
 pub(crate) async fn end(mut client: Client, bay: &str, exec: ExecId) {
     let request = SignalRequest { signal: SIGKILL, tree: true };
     let path = bay_path(bay, &format!("/execs/{exec}/signal"));

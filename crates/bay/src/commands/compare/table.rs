@@ -1,4 +1,4 @@
-//! The rows side by side.
+//! The results side by side.
 
 use std::cmp::Ordering;
 
@@ -10,11 +10,11 @@ use crate::output::{colours, size, table};
 use bay_text::clip;
 use bay_text::escape::{one_line, visible};
 
-/// How much of a reason fits in a table; what is left of it is said below.
+/// Most characters of a reason in the table. The rest is printed below it.
 const REASON: usize = 60;
-/// Behind the best value of a column.
+/// Follows the best value of a column.
 const BEST: &str = " *";
-/// Behind an exit that differs from those that succeeded.
+/// Follows an exit that differs from the successful ones.
 const DIFFERS: &str = " !";
 
 /// The table.
@@ -57,7 +57,7 @@ pub(super) fn render(rows: &[Row]) -> String {
     table.trim_fmt()
 }
 
-/// What the table does not say by itself.
+/// What the table does not show.
 pub(super) fn verdict(rows: &[Row]) -> String {
     let named = |wanted: &dyn Fn(&Row) -> bool| {
         rows.iter().filter(|row| wanted(row)).map(|row| visible(&row.bay)).collect::<Vec<_>>().join(", ")
@@ -75,15 +75,14 @@ pub(super) fn verdict(rows: &[Row]) -> String {
     parts.join("; ")
 }
 
-/// Whether some did and some did not succeed, or in different ways.
+/// Whether some bays succeeded and some failed, or bays failed in different ways.
 fn exits_differ(rows: &[Row]) -> bool {
     let mut exits = rows.iter().filter_map(|row| row.exit_code);
     let first = exits.next();
     exits.any(|exit| Some(exit) != first)
 }
 
-/// The best value among those that succeeded, or among all where none did. A value that all of them share is not better
-/// than another.
+/// The best value of the bays that succeeded, or of all bays if none did. If all share a value, none is best.
 fn best<T: Copy + PartialEq>(
     rows: &[Row],
     value: impl Fn(&Row) -> Option<T>,
@@ -102,7 +101,7 @@ fn compared(rows: &[Row]) -> impl Iterator<Item = &Row> {
     })
 }
 
-/// Few failures first, then many successes: the larger the better.
+/// Fewer failures first, then more successes: a larger score is better.
 fn score(counts: TestCounts) -> (std::cmp::Reverse<u64>, u64) {
     (std::cmp::Reverse(counts.failed), counts.passed)
 }
@@ -138,7 +137,7 @@ fn exit(row: &Row, differ: bool) -> Cell {
     }
 }
 
-/// A value, marked when it is the best and its row takes part. The others keep the mark's place free.
+/// A value, marked if it is the best and its row is compared. Unmarked values are padded by the width of the mark.
 fn value<T: Copy + PartialEq>(text: Option<String>, row: &Row, best: Option<T>, own: Option<T>) -> Cell {
     let free = if best.is_some() { " ".repeat(BEST.len()) } else { String::new() };
     let Some(text) = text else { return right(Cell::new(format!("-{free}"))) };
@@ -153,7 +152,7 @@ fn right(cell: Cell) -> Cell {
     cell.set_alignment(CellAlignment::Right)
 }
 
-/// Seconds with as many digits as mean something.
+/// Seconds with as many digits as are significant.
 pub(super) fn seconds(seconds: f64) -> String {
     match seconds {
         s if s < 1.0 => format!("{:.0} ms", s * 1000.0),
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_unlike_the_others_is_marked() {
+    fn an_exit_that_differs_from_the_others_is_marked() {
         let text = render(&[row("one", 0, 1.0, 5), row("two", 101, 1.0, 4)]);
         assert!(line(&text, "two").contains("101 !") && !line(&text, "one").contains('!'), "{text}");
         let text = render(&[row("one", 1, 1.0, 5), row("two", 1, 1.0, 4)]);
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bay_that_could_not_run_it_is_a_row_with_its_reason() {
+    fn a_bay_that_could_not_run_the_command_has_a_row_with_the_reason() {
         let error = ApiError::new(ErrorCode::BayState, "the bay two is stopped\u{1b}[2J", "start it");
         let rows = [row("one", 0, 1.0, 5), Row::not_run("two", error)];
         let text = render(&rows);
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_nobody_has_anything_for_are_left_out() {
+    fn empty_columns_are_left_out() {
         let mut one = row("one", 0, 1.0, 5);
         one.tests = None;
         let text = render(&[one]);

@@ -1,4 +1,4 @@
-//! Copies from one bay into another. The bytes pass through this process unchanged; each guest checks its own side.
+//! Copies from one bay into another. The bytes pass through this process unchanged. Each guest checks its own side.
 
 use std::io;
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ async fn make_directory(
     Ok(super::join(parent, name))
 }
 
-/// One bay must not be able to name files to delete in another.
+/// Prevents that one bay names files to delete in another.
 fn after_beginning(body: Body) -> io::Result<Body> {
     let beginning = Bytes::from(harmless_beginning()?);
     let first = stream::once(async move { Ok(Frame::data(beginning)) });

@@ -34,7 +34,7 @@ pub(super) async fn path(
         return Err(ApiError::new(
             ErrorCode::PathNotFound,
             format!("{written} is not a directory that exists"),
-            "make it first, or leave the / at the end out",
+            "make it first, or omit the / at the end",
         )
         .into());
     }
@@ -57,7 +57,7 @@ pub(super) async fn path(
     }
 }
 
-/// To standard output: a file as it is, a directory as a tar.
+/// Copies to standard output: a file as it is, a directory as a tar.
 pub(super) async fn stream(client: &mut Client, bay: &str, source: &str) -> Result<Copied, Failure> {
     let kind = match source_stat(client, bay, source).await?.kind {
         FileKind::File => "files",
@@ -73,7 +73,7 @@ pub(super) async fn stream(client: &mut Client, bay: &str, source: &str) -> Resu
     };
     let body =
         client.download(&bay_path(bay, &format!("/{kind}?path={}", path_value(source.as_bytes())))).await?;
-    // A file of a bay is no less hostile than what its commands write.
+    // A file of a bay is as untrusted as the output of its commands.
     let mut streams = Streams::new(false);
     let mut silent = Meter::new(true);
     let received =
@@ -103,7 +103,7 @@ async fn file(
     space.require(needed, &format!("copying {bay}:{source}"), directory)?;
     let file = place.begin(stat.mode & 0o777).map_err(|e| failed(&e))?;
     let bytes = if has_holes {
-        // Holes are not sent: zeros of any length would take for ever.
+        // The daemon does not send holes: zeros of any length would take too long.
         meter.stage(&format!("copying {source}"));
         let path = format!("/archive?path={}&sparse=true", path_value(source.as_bytes()));
         let body = client.download(&bay_path(bay, &path)).await?;
@@ -116,11 +116,11 @@ async fn file(
     Ok(Copied { files: 1, bytes, notes: Vec::new() })
 }
 
-/// Most bytes of a file that says it is empty, as those below `/proc` do.
+/// Most bytes of a file that claims to be empty, as files below `/proc` do.
 const MAX_MADE_UP_BYTES: u64 = 64 << 20;
 
-/// Receives a file without holes. Its bay may make another of it meanwhile: what is longer than it was is refused, and zeros
-/// become holes all the same.
+/// Receives a file without holes. The bay may change it meanwhile: if it became longer, it is refused. Zeros still
+/// become holes.
 async fn whole(
     client: &mut Client,
     bay: &str,
@@ -132,7 +132,7 @@ async fn whole(
 ) -> Result<io::Result<u64>, Failure> {
     let body =
         client.download(&bay_path(bay, &format!("/files?path={}", path_value(source.as_bytes())))).await?;
-    // Files that the kernel makes up say that they are empty and are not; some of them never end.
+    // Files that the kernel generates claim to be empty and are not. Some of them never end.
     let most = if stat.size > 0 { stat.size } else { MAX_MADE_UP_BYTES };
     let mut bytes = 0;
     let mut into = SparseFile::new(&file.file, &mut space);
@@ -141,7 +141,7 @@ async fn whole(
         if bytes > most {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "it is longer than it said, or never ends",
+                "it is longer than announced, or never ends",
             ));
         }
         into.write(piece)
@@ -150,7 +150,7 @@ async fn whole(
     Ok(received.and_then(|()| into.finish()).map(|()| bytes))
 }
 
-/// Into a device or a pipe of the caller's, which is written to and not replaced.
+/// Copies into a device or a pipe of the caller's, which is written to and not replaced.
 async fn device(
     client: &mut Client,
     bay: &str,
@@ -172,7 +172,7 @@ async fn device(
     Ok(Copied { files: 1, bytes, notes: Vec::new() })
 }
 
-/// Why a copy could not be written. What the bay sent is told apart from what the caller's disk does.
+/// Why a copy could not be written. Distinguishes errors of the bay from errors of the caller's disk.
 fn writing(bay: &str, source: &str, target: &Path, error: &io::Error) -> ApiError {
     match error.kind() {
         io::ErrorKind::InvalidData => ApiError::new(
@@ -229,7 +229,7 @@ fn notes(unpacked: &Unpacked) -> Vec<String> {
     }
     if unpacked.links_out > 0 {
         notes.push(format!(
-            "{} out of the copied tree: mind what follows them",
+            "{} out of the copied tree: beware of programs that follow them",
             match unpacked.links_out {
                 1 => "1 link points".to_owned(),
                 n => format!("{n} links point"),

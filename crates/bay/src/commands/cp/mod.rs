@@ -20,14 +20,14 @@ use crate::session::{Ends, code_of_signal};
 
 /// Copy files and directories between here and a bay, or from bay to bay.
 ///
-/// NAME:PATH is a path in a bay; one that does not begin with / is below /workspace. A destination that is a directory
-/// receives the source under its own name; any other destination is what the copy is called. SRC/. copies what is in
-/// a directory instead of the directory. A destination that ends in / must be a directory that exists. `-` is standard
-/// input or output: one file, or a tar of a directory that is copied out.
+/// NAME:PATH is a path in a bay. If it does not begin with /, it is relative to /workspace. If the destination is a
+/// directory, the source is copied into it under its own name; otherwise the destination is the name of the copy. SRC/.
+/// copies the content of a directory instead of the directory. A destination that ends in / must be an existing
+/// directory. `-` is standard input or output: one file, or a tar of a directory that is copied out.
 ///
-/// Files that come out of a bay never land outside the destination, whatever the bay does. Holes of sparse files stay holes, a
-/// file that does not fit is refused before anything is written, and some room is kept free on this side's disk. On a terminal
-/// `-` shows a file's text and colours, and nothing else that a terminal obeys.
+/// Files from a bay never land outside the destination, whatever the bay does. Holes of sparse files stay holes. A file
+/// that does not fit is refused before anything is written, and some space stays free on this side's disk. On a
+/// terminal `-` shows a file's text and colours, and removes all other terminal sequences.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay cp notes.txt web:            into /workspace\n  bay cp web:/workspace/dist .     a directory, as ./dist\n  bay cp web:report/. out          what is in report, into out\n  bay cp web:log.txt - | less"
@@ -36,20 +36,20 @@ pub(crate) struct Cp {
     /// What to copy: a path, NAME:PATH, or -.
     #[arg(value_name = "SRC")]
     source: String,
-    /// Where to: a path, NAME:PATH, or -.
+    /// Destination: a path, NAME:PATH, or -.
     #[arg(value_name = "DST")]
     destination: String,
-    /// Owner of what arrives in a bay [default: root].
+    /// Owner of the copy in a bay [default: root].
     #[arg(short, long)]
     user: Option<String>,
 }
 
-/// What was copied, as `--json` prints it.
+/// The result of a copy, as `--json` prints it.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Copied {
     files: u64,
     bytes: u64,
-    /// What could not be copied, or points elsewhere.
+    /// Files that could not be copied, and links that point elsewhere.
     notes: Vec<String>,
 }
 
@@ -58,9 +58,9 @@ impl Cp {
         let mut ends = Ends::listen().map_err(|e| local("listening for signals", &e))?;
         tokio::select! {
             outcome = self.copy(global) => outcome,
-            // What was being written is removed with the copy that is dropped here.
+            // Dropping the copy deletes the file that it was writing.
             number = ends.next() => {
-                crate::output::talk("bay: the copy was broken off; what was copied whole stays");
+                crate::output::talk("bay: the copy was interrupted; files that were copied completely remain");
                 Ok(code_of_signal(number))
             }
         }
@@ -121,7 +121,7 @@ fn report(copied: &Copied, to_stdout: bool, json: bool) -> Result<(), crate::fai
     Ok(())
 }
 
-/// A place in a bay that receives something.
+/// A path in a bay that a copy is written to.
 #[derive(Debug)]
 pub(super) struct Target<'a> {
     bay: String,
@@ -130,12 +130,12 @@ pub(super) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// What is there now, links followed.
+    /// The file at the path, links followed, or `None`.
     async fn stat(&self, client: &mut Client) -> Result<Option<FileStat>, ApiError> {
         stat(client, &self.bay, &self.path).await
     }
 
-    /// The path a file of this name gets.
+    /// The path for a file of this name.
     async fn for_file(&self, client: &mut Client, name: Option<&str>) -> Result<String, ApiError> {
         match (self.stat(client).await?, name) {
             (Some(stat), Some(name)) if stat.kind == FileKind::Directory => Ok(join(&self.path, name)),
@@ -148,7 +148,7 @@ impl Target<'_> {
         }
     }
 
-    /// The directory that receives the members of an archive, and the name they go under in it (empty for none).
+    /// The directory that receives the members of an archive, and the name of their parent in it (empty for none).
     async fn for_tree(&self, client: &mut Client, name: Option<&str>) -> Result<(String, String), ApiError> {
         match self.stat(client).await? {
             Some(stat) if stat.kind == FileKind::Directory => {
@@ -171,7 +171,7 @@ impl Target<'_> {
         ApiError::new(
             ErrorCode::PathNotFound,
             format!("{}:{} is not a directory that exists", self.bay, self.path),
-            "make it first, or leave the / at the end out",
+            "make it first, or omit the / at the end",
         )
     }
 
@@ -185,12 +185,12 @@ impl Target<'_> {
     }
 }
 
-/// What is at a path of a bay, links followed; `None` when nothing is.
+/// The file at a path of a bay, links followed. `None` if nothing exists there.
 pub(super) async fn stat(client: &mut Client, bay: &str, path: &str) -> Result<Option<FileStat>, ApiError> {
     let stat = stat_itself(client, bay, path, false).await?;
     match stat {
         Some(stat) if stat.kind == FileKind::Symlink => {
-            // A link that leads nowhere is written as a file, and fails when it is read.
+            // A dangling link counts as an empty file: a copy to it creates the file, and a copy from it fails.
             let behind = stat_itself(client, bay, path, true).await.ok().flatten();
             let nothing =
                 FileStat { kind: FileKind::File, size: 0, mode: 0o644, allocated_bytes: None, ..stat };
@@ -214,7 +214,7 @@ async fn stat_itself(
     }
 }
 
-/// The same for a source, which must be there.
+/// The file at a path of a bay, links followed. It is an error if nothing exists there.
 pub(super) async fn source_stat(client: &mut Client, bay: &str, path: &str) -> Result<FileStat, ApiError> {
     stat(client, bay, path).await?.ok_or_else(|| {
         ApiError::new(
@@ -233,7 +233,7 @@ pub(super) fn refuse_kind(bay: &str, path: &str) -> ApiError {
     )
 }
 
-/// A file that would be sent with zeros without end.
+/// The error for a file that would be sent as an endless run of zeros.
 pub(super) fn refuse_sparse(what: &str, length: u64) -> ApiError {
     ApiError::new(
         ErrorCode::PathRefused,
@@ -249,7 +249,7 @@ pub(super) fn join(directory: &str, name: &str) -> String {
     format!("{}/{name}", directory.trim_end_matches('/'))
 }
 
-/// The name a copy of this path has; `None` for `DIR/.`, which stands for what is in DIR.
+/// The name of a copy of this path. `None` for `DIR/.`, which means the content of DIR.
 pub(super) fn name_of(path: &str) -> Result<Option<&str>, ApiError> {
     let path = path.trim_end_matches('/');
     match path.rsplit('/').next() {
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_is_called_like_its_source_unless_that_ends_in_a_dot() {
+    fn a_copy_has_the_name_of_its_source_unless_that_ends_in_a_dot() {
         assert_eq!(name_of("/a/b").unwrap(), Some("b"));
         assert_eq!(name_of("/a/b///").unwrap(), Some("b"));
         assert_eq!(name_of("b/.").unwrap(), None);

@@ -1,9 +1,9 @@
-//! The file on the caller's disk that a copy writes: a temporary file beside the target until it is whole, so that a broken
-//! copy never replaces a good file.
+//! The file on the caller's disk that a copy writes. It is a temporary file beside the target until it is complete, so
+//! that a broken copy never replaces a good file.
 //!
-//! The temporary file is called `.bay-cp.PID.N` and is locked for as long as its process lives. A copy that ends, by a signal too,
-//! removes it. One that was killed (SIGKILL) cannot: the next copy into the directory removes what is locked by nobody and
-//! whose process is gone.
+//! The temporary file is named `.bay-cp.PID.N` and is locked while its process lives. A copy that ends, even by a
+//! signal, deletes it. A copy killed by SIGKILL cannot. The next copy into the directory deletes unlocked files whose
+//! process is gone.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,22 +12,22 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags};
 
-/// Tries to find a free name for a temporary file before giving up.
+/// Attempts to find a free name for a temporary file.
 const TEMPORARY_TRIES: u32 = 100;
-/// How all temporary files begin.
+/// The prefix of all temporary files.
 const PREFIX: &str = ".bay-cp.";
-/// Entries of a directory that are looked at for leftovers.
+/// Most entries of a directory that are checked for leftovers.
 const MAX_ENTRIES: usize = 100_000;
 
-/// The place of a copy.
+/// The destination of a copy.
 #[derive(Debug)]
 pub(super) struct TargetFile {
     target: PathBuf,
-    /// Of a file that is replaced; a device or a pipe is written to.
+    /// The directory of a file that is replaced. `None` for a device or a pipe, which is written to directly.
     directory: Option<PathBuf>,
 }
 
-/// A file being received.
+/// A file that is being received.
 #[derive(Debug)]
 pub(super) struct Temporary {
     pub(super) file: File,
@@ -38,7 +38,7 @@ pub(super) struct Temporary {
 
 impl TargetFile {
     pub(super) fn new(target: &Path) -> io::Result<Self> {
-        // The caller's own link is followed, as cp does: it is the caller who named it.
+        // Follow the caller's own link, as cp does: the caller named it.
         let target = target.canonicalize().unwrap_or_else(|_| target.to_owned());
         if target.symlink_metadata().is_ok_and(|m| !m.is_file()) {
             return Ok(Self { target, directory: None });
@@ -53,12 +53,12 @@ impl TargetFile {
         &self.target
     }
 
-    /// The directory that receives the file; `None` for a device or a pipe.
+    /// The directory that receives the file. `None` for a device or a pipe.
     pub(super) fn directory(&self) -> Option<&Path> {
         self.directory.as_deref()
     }
 
-    /// Makes the temporary file, and removes those that were left behind.
+    /// Makes the temporary file, and deletes leftovers of other copies.
     pub(super) fn begin(&self, mode: u32) -> io::Result<Temporary> {
         let directory = self.directory().ok_or(io::ErrorKind::InvalidInput)?;
         remove_leftovers(directory);
@@ -66,7 +66,7 @@ impl TargetFile {
             let path = directory.join(format!("{PREFIX}{}.{attempt}", std::process::id()));
             match OpenOptions::new().write(true).create_new(true).mode(mode).open(&path) {
                 Ok(file) => {
-                    // Before there is a lock, another copy could take it for a leftover.
+                    // Without a lock, another copy could treat the file as a leftover.
                     let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
                     let made = Temporary { file, path, target: self.target.clone(), kept: false };
                     if locked && !made.is_there() {
@@ -90,7 +90,7 @@ impl Temporary {
         }
     }
 
-    /// Puts the file into its place.
+    /// Renames the file to its target.
     pub(super) fn keep(mut self) -> io::Result<()> {
         fs::rename(&self.path, &self.target)?;
         self.kept = true;
@@ -106,7 +106,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Removes the temporary files of copies that are gone. What cannot be removed is no reason to fail.
+/// Deletes temporary files of copies that no longer run. A failure to delete one is ignored.
 fn remove_leftovers(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.take(MAX_ENTRIES).flatten() {
@@ -117,7 +117,7 @@ fn remove_leftovers(directory: &Path) {
     }
 }
 
-/// The process that a name of a temporary file says.
+/// The process id in a temporary file's name.
 fn process_of(name: &str) -> Option<u32> {
     let (process, attempt) = name.strip_prefix(PREFIX)?.split_once('.')?;
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -129,7 +129,7 @@ fn remove_if_unlocked(path: &Path) {
     let open = OpenOptions::new().write(true).custom_flags(flags.bits().cast_signed()).open(path);
     let Ok(file) = open else { return };
     let own = file.metadata().is_ok_and(|m| m.is_file() && m.uid() == rustix::process::geteuid().as_raw());
-    // The process may be one of another namespace, in which nobody here sees it.
+    // The process may run in another process namespace, where it cannot be found. Its lock can.
     if own && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
         let _ = fs::remove_file(path);
     }
@@ -169,9 +169,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_copy_left_goes_and_nothing_else_does() {
+    fn leftovers_of_a_killed_copy_are_deleted_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        // No process has a number this high: the kernel's limit is 2^22.
+        // No process has an id this high: the kernel's limit is 2^22.
         let gone = ".bay-cp.4194999.0";
         let held = ".bay-cp.4194998.0";
         let running = format!(".bay-cp.{}.7", std::process::id());

@@ -42,7 +42,7 @@ pub(super) async fn path(
     Ok(Copied { files: 1, bytes: metadata.len(), notes: Vec::new() })
 }
 
-/// Standard input becomes a file.
+/// Copies standard input into a file.
 pub(super) async fn stream(client: &mut Client, target: &Target<'_>) -> Result<Copied, ApiError> {
     let path = target.for_file(client, None).await?;
     let request = target.request("files", &path, "");
@@ -60,7 +60,7 @@ async fn tree(
 ) -> Result<Copied, ApiError> {
     let canonical = crate::naming::absolute(source)?;
     let own_name = canonical.file_name().map(|name| name.to_string_lossy().into_owned());
-    // `..` has a name too, only not where it is written.
+    // For `..` the name of the copy is that of the directory, which the text does not contain.
     let name = match name_of(written) {
         Ok(name) => name.map(str::to_owned),
         Err(_) if written.ends_with("..") => own_name,

@@ -1,7 +1,7 @@
-//! Entries of a workspace as patches that `git apply` takes.
+//! Entries of a workspace as patches for `git apply`.
 //!
-//! What git does not carry (owners, permissions beyond the executable bit) is told in a line before the patch, which git
-//! passes over. Entries that are nothing to git at all, such as directories, have no patch.
+//! Properties that git does not store (owners, permissions beyond the executable bit) are noted in a line before the
+//! patch, which git skips. Entries that git does not store at all, such as directories, have no patch.
 
 use bay_types::diff::{Content, DiffEntry, Node, NodeKind};
 
@@ -9,7 +9,8 @@ use super::named;
 use super::patch::{ADDED, BOLD, PLACE, REMOVED, hunk_line, painted, sizes};
 use bay_text::escape::visible;
 
-/// The entry, without a line break at its end; nothing where git has nothing to carry and there is nothing to note.
+/// The patch of an entry, without a line break at its end. `None` if git stores no difference and there is nothing to
+/// note.
 pub(super) fn render(entry: &DiffEntry, colours: bool) -> Option<String> {
     let to = named(&entry.path, entry.path_escaped.as_deref());
     let from = match &entry.from_path {
@@ -38,7 +39,7 @@ pub(super) fn render(entry: &DiffEntry, colours: bool) -> Option<String> {
                 lines.extend(body);
             }
         }
-        // Something of another kind is, to git, one thing that went and one that came.
+        // Git represents a change of kind as a deletion and a creation.
         (old, new) => {
             if let Some(old) = old {
                 lines.push(painted(&format!("diff --git a/{from} b/{from}"), BOLD, colours));
@@ -59,7 +60,7 @@ fn carried(node: &Node) -> bool {
     matches!(node.kind, NodeKind::File | NodeKind::Symlink)
 }
 
-/// Git knows three kinds of files.
+/// Git distinguishes three kinds of files.
 fn mode(node: &Node) -> &'static str {
     const OWNER_RUNS: u32 = 0o100;
     match node.kind {
@@ -69,7 +70,7 @@ fn mode(node: &Node) -> &'static str {
     }
 }
 
-/// What differs and is nothing to git.
+/// Differences that git does not store.
 fn notes(entry: &DiffEntry) -> Vec<String> {
     let mut notes = Vec::new();
     if let Content::Unread { why } = &entry.content {
@@ -98,7 +99,7 @@ fn notes(entry: &DiffEntry) -> Vec<String> {
     notes
 }
 
-/// The lines below the head: from what to what, each side being absent, a file or a link.
+/// The lines below the header. Each side is absent, a file or a link.
 fn body(
     entry: &DiffEntry,
     before: Option<&Node>,
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_a_file_that_holds_where_it_leads() {
+    fn a_link_is_a_file_with_its_target_as_content() {
         let link = |target| Some(node(NodeKind::Symlink, 0o777, Some(target)));
         assert_eq!(
             shown(Change::Added, None, link("a"), Content::Same).unwrap(),
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_git_does_not_carry_is_a_note_or_nothing() {
+    fn properties_that_git_does_not_store_are_noted_or_omitted() {
         let dir = || Some(node(NodeKind::Directory, 0o755, None));
         assert_eq!(shown(Change::Added, None, dir(), Content::Same), None);
         let file = |mode| Some(node(NodeKind::File, mode, None));

@@ -22,7 +22,7 @@ const MAX_LINE: usize = 16 << 20;
 /// Show what changed in a bay, as `git diff` would, without trusting anything in it.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay diff web                        since its last checkpoint\n  bay diff web --from base --stat     since the bay began, in numbers\n  bay diff web --from v1 --to v2\n  bay diff web --root                 packages and files outside the workspace\n\nA moment is `base` (what the bay began from), a checkpoint such as `v3`, or `now`. The insides of `.git` are left out.\nWith --json every line is an object: {\"line\": \"begin\" | \"package\" | \"entry\" | \"done\", …}."
+    after_help = "Examples:\n  bay diff web                        since its last checkpoint\n  bay diff web --from base --stat     since the bay began, in numbers\n  bay diff web --from v1 --to v2\n  bay diff web --root                 packages and files outside the workspace\n\nA moment is `base` (what the bay began from), a checkpoint such as `v3`, or `now`. The content of `.git` is left out.\nWith --json every line is an object: {\"line\": \"begin\" | \"package\" | \"entry\" | \"done\", …}."
 )]
 pub(crate) struct Diff {
     /// Name or id of the bay.
@@ -31,15 +31,15 @@ pub(crate) struct Diff {
     what: What,
 }
 
-/// What of the differences is wanted.
+/// Which differences to show.
 #[derive(Debug, Args)]
 pub(crate) struct What {
     #[command(flatten)]
     span: Span,
-    /// Only the numbers of lines per file.
+    /// Show only the number of changed lines per file.
     #[arg(long)]
     stat: bool,
-    /// The system instead of the workspace: packages, and files outside of it.
+    /// Compare the system instead of the workspace: packages, and files outside of the workspace.
     #[arg(long)]
     root: bool,
 }
@@ -51,7 +51,7 @@ impl What {
     }
 }
 
-/// From when to when.
+/// The two moments to compare.
 #[derive(Debug, Args)]
 pub(crate) struct Span {
     /// The older moment.
@@ -66,7 +66,7 @@ fn moment(given: &str) -> Result<Moment, String> {
     given.parse().map_err(|error: bay_types::id::ParseIdError| error.why.to_owned())
 }
 
-/// A query of the API.
+/// The query string of the API.
 pub(crate) fn query(ask: &DiffAsk) -> String {
     let mut query = format!("?part={}&patch={}", ask.part, ask.patch);
     for (key, moment) in [("from", ask.from), ("to", ask.to)] {
@@ -89,7 +89,7 @@ impl Diff {
     }
 }
 
-/// Shows what was told all at once.
+/// Shows all lines of a finished answer.
 pub(crate) fn show(lines: Vec<DiffLine>, what: &What, json: bool) -> Result<(), Failure> {
     let mut shown = Shown::new(json, what.stat);
     for line in lines {
@@ -100,7 +100,7 @@ pub(crate) fn show(lines: Vec<DiffLine>, what: &What, json: bool) -> Result<(), 
     Ok(())
 }
 
-/// Only the numbers of a comparison.
+/// Only the summary of a comparison.
 pub(crate) async fn summary(client: &mut Client, bay: &str, ask: &DiffAsk) -> Result<DiffSummary, Failure> {
     let body = client.download(&bay_path(bay, &format!("/diff{}", query(ask)))).await?;
     let mut found = None;
@@ -116,7 +116,7 @@ pub(crate) async fn summary(client: &mut Client, bay: &str, ask: &DiffAsk) -> Re
     found.ok_or_else(|| bay_client::broken("the comparison has no end").into())
 }
 
-/// What was said so far, and how.
+/// The output so far, and its format.
 struct Shown {
     json: bool,
     meter: Meter,
@@ -124,7 +124,7 @@ struct Shown {
     stat: Option<stat::Stat>,
     packages: bool,
     part: Part,
-    /// Entries that no patch can carry.
+    /// Entries that no patch can represent.
     left_out: u64,
 }
 
@@ -147,7 +147,7 @@ impl Shown {
             self.meter.show(progress);
             return Ok(ControlFlow::Continue(()));
         }
-        // What is printed next starts on a clean line.
+        // Remove the progress line before anything is printed.
         self.meter.clear();
         if let DiffLine::Failed { error } = line {
             return Err(error.into());
@@ -223,7 +223,7 @@ fn part_named(part: Part) -> &'static str {
     }
 }
 
-/// Directories that came, went or moved with something in them are told by what is in them.
+/// Whether the entries inside a directory already imply that it appeared, disappeared or moved.
 fn implied(entry: &DiffEntry) -> bool {
     let filled = |node: &bay_types::diff::Node| node.kind == NodeKind::Directory && node.size > 0;
     match (&entry.before, &entry.after) {
@@ -233,7 +233,7 @@ fn implied(entry: &DiffEntry) -> bool {
     }
 }
 
-/// What a person must know to read the rest right.
+/// What a person must know to interpret the rest correctly.
 fn remarks(summary: &DiffSummary) {
     if summary.unread > 0 {
         talk(&format!("{} could not be compared; they are listed", count(summary.unread, "path")));
@@ -256,7 +256,7 @@ fn package(change: &PackageChange, colours: bool) -> String {
     format!("  {}", patch::painted(&text, colour, colours))
 }
 
-/// The name of an entry as it is printed: percent-encoded where its bytes are no text.
+/// The printed name of an entry: percent-encoded if its bytes are not text.
 pub(super) fn named(path: &str, escaped: Option<&str>) -> String {
     visible(escaped.unwrap_or(path))
 }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_are_told_with_their_versions() {
+    fn packages_are_shown_with_their_versions() {
         let change = |before: Option<&str>, after: Option<&str>| PackageChange {
             name: "bash".to_owned(),
             before: before.map(str::to_owned),

@@ -1,4 +1,4 @@
-//! One entry as `git diff` shows it. Names and contents come from a bay: whatever a terminal could obey is escaped.
+//! One entry as `git diff` shows it. Names and contents come from a bay, so terminal sequences are escaped.
 
 use std::fmt::Write as _;
 
@@ -75,7 +75,7 @@ pub(super) fn sizes(entry: &DiffEntry) -> String {
     format!(" ({} -> {})", of(&entry.before), of(&entry.after))
 }
 
-/// Modes as git writes them, with a word for what git does not know.
+/// The mode as git writes it, or a word for a kind that git does not store.
 fn mode(node: &Node) -> String {
     let kind = match node.kind {
         NodeKind::File => "100",
@@ -123,7 +123,7 @@ fn changes(entry: &DiffEntry) -> Vec<String> {
     }
 }
 
-/// Where links point, and which devices they are.
+/// The targets of links, and the numbers of devices.
 fn targets(entry: &DiffEntry, colours: bool) -> Vec<String> {
     let target = |node: &Option<Node>| node.as_ref().and_then(|node| node.target.as_deref()).map(visible);
     let (before, after) = (target(&entry.before), target(&entry.after));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_from_a_bay_commands_the_terminal() {
+    fn no_text_of_a_bay_controls_the_terminal() {
         let mut link = node(NodeKind::Symlink, 0o777);
         link.target = Some("\u{1b}]0;x\u{7}".to_owned());
         let patch = text("@@ -0,0 +1 @@\n+\u{1b}[2J\u{9b}1m\r\u{202e}\n");

@@ -1,4 +1,4 @@
-//! Numbers per file and in all, as `git diff --stat` shows them.
+//! Changed lines per file and in total, as `git diff --stat` shows them.
 
 use bay_types::diff::{Change, Content, DiffEntry, DiffSummary, Node};
 
@@ -8,20 +8,20 @@ use crate::failure::Failure;
 use crate::output::count;
 use bay_text::clip;
 
-/// Entries that are held to align them; more are printed as they come.
+/// Most entries that are buffered to align them. Further ones are printed as they come.
 const MAX_HELD: usize = 5000;
-/// Widest name that is shown whole.
+/// Widest name that is shown without clipping.
 const MAX_NAME: usize = 60;
 /// Widest row of plus and minus signs.
 const MAX_GRAPH: u64 = 40;
 
 struct Row {
     name: String,
-    /// Lines added and removed, or words where lines mean nothing.
+    /// Lines added and removed, or a text if lines do not apply.
     change: Result<(u64, u64), String>,
 }
 
-/// Rows on their way to the terminal.
+/// Buffered rows.
 pub(super) struct Stat {
     held: Vec<Row>,
     width: usize,
@@ -77,7 +77,7 @@ impl Stat {
         }
     }
 
-    /// How many signs of each; something of each that is there.
+    /// The number of plus and minus signs. At least one of each kind that occurs.
     fn graph(&self, added: u64, removed: u64) -> (usize, usize) {
         let scaled = |lines: u64| {
             let signs = if self.most <= MAX_GRAPH {
@@ -120,7 +120,7 @@ fn row(entry: &DiffEntry) -> Row {
     Row { name: clip(&name, MAX_NAME), change }
 }
 
-/// One line for all of them.
+/// One line with the totals.
 pub(super) fn summed(summary: &DiffSummary) -> String {
     let mut text = format!(" {} changed", count(summary.changed(), "file"));
     for (lines, noun, sign) in
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_it_is_one_line() {
+    fn the_totals_are_one_line() {
         let summary =
             DiffSummary { modified: 2, added: 1, lines_added: 1, lines_removed: 3, ..DiffSummary::default() };
         assert_eq!(

@@ -14,7 +14,7 @@ const COMMAND: usize = 60;
 
 mod show;
 
-/// List the commands a bay runs and ran, and show what one of them did and used.
+/// List the commands of a bay, and show what a command did and used.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay execs ls web\n  bay execs show web 3")]
 pub(crate) struct Execs {
@@ -24,15 +24,15 @@ pub(crate) struct Execs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List them, newest last.
+    /// List the commands, newest last.
     Ls {
         /// Name or id of the bay.
         name: String,
-        /// Only those that still run.
+        /// Only running commands.
         #[arg(short, long)]
         running: bool,
     },
-    /// Show one: what it was, how it ended, what it used of processor, memory, disk, and what it cost.
+    /// Show a command: how it ended, its use of processor, memory and disk, and its cost.
     Show(show::Show),
 }
 
@@ -66,7 +66,7 @@ fn render(execs: &[ExecView], now: Timestamp) -> String {
             state(exec),
             format!("{} ago", since(exec.started_at, now)),
             took(exec.started_at, exec.ended_at.unwrap_or(now)),
-            // Counted when it ends.
+            // The size is known when the command ends.
             if exec.ended_at.is_none() { "…".to_owned() } else { size(exec.output_bytes) },
             clip(&command(&exec.argv), COMMAND),
         ]);

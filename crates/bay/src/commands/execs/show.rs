@@ -15,7 +15,7 @@ use bay_text::escape::visible;
 use bay_text::percent::segment;
 use bay_text::shell::command;
 
-/// Longest command line that is printed; `--json` has all of it.
+/// Longest command line that is printed. `--json` has all of it.
 const COMMAND: usize = 2000;
 
 #[derive(Debug, Args)]
@@ -107,9 +107,9 @@ fn used(usage: &Usage) -> Lines {
         lines.push(("disk", format!("{} read, {} written", size(read), size(written))));
     }
     if let Some(peak) = usage.processes_peak {
-        let looked = if usage.sources.processes == Some(Source::Sampled) { " when looked at" } else { "" };
+        let looked = if usage.sources.processes == Some(Source::Sampled) { " when sampled" } else { "" };
         let left = match usage.processes_left {
-            Some(left) if left > 0 => format!("; {left} ran on after its end"),
+            Some(left) if left > 0 => format!("; {left} continued after its end"),
             _ => String::new(),
         };
         let at_once = if peak == 1 { "1 process".to_owned() } else { format!("{peak} at once") };
@@ -148,7 +148,7 @@ fn cost(exec: &ExecView) -> Lines {
     lines
 }
 
-/// What this host could not tell, and why.
+/// What this host could not measure, and why.
 fn missing(exec: &ExecView) -> Lines {
     let (usage, sources) = (&exec.usage, &exec.usage.sources);
     let over = exec.ended_at.is_some();
@@ -178,7 +178,7 @@ fn missing(exec: &ExecView) -> Lines {
         lacks("disk", "until it ends: needs the io controller in cgroup version 2");
     }
     if sources.processes != Some(Source::Cgroup) {
-        lacks("processes", "between two looks: needs the pids controller in cgroup version 2");
+        lacks("processes", "between two samples: needs the pids controller in cgroup version 2");
     }
     if sources.pressure.is_none() {
         lacks("waiting", "needs a kernel with pressure stall information (psi=1)");
@@ -190,7 +190,7 @@ fn micros(us: u64) -> String {
     duration(bay_types::usage::seconds(us))
 }
 
-/// A duration as precise as its length deserves.
+/// A duration with a precision that fits its length.
 fn duration(seconds: f64) -> String {
     match seconds {
         s if s <= 0.0 => "0".to_owned(),
@@ -240,7 +240,7 @@ mod tests {
             "2.50 s: 2.00 s in the program",
             "100.0 MiB at most in its largest process",
             "4.0 KiB written",
-            "6 at once when looked at; 1 ran on",
+            "6 at once when sampled; 1 continued",
             "1.5 ms, 0 of it",
             "2.500 core-seconds",
             "estimated as its largest process's peak",
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exec_of_which_nothing_is_known_says_so() {
+    fn an_exec_with_unknown_usage_says_so() {
         let text = shown(&serde_json::json!({}));
         assert!(text.contains("it never ran, or its bay was gone"), "{text}");
         assert!(!text.contains("waited for\n"), "{text}");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn where_everything_is_measured_nothing_is_missing() {
+    fn if_everything_is_measured_nothing_is_reported_as_missing() {
         let text = shown(&serde_json::json!({
             "user_us": 1, "system_us": 1, "max_rss_kib": 1, "memory_peak_bytes": 1024, "read_bytes": 1,
             "write_bytes": 1, "processes_peak": 1, "processes_left": 0,

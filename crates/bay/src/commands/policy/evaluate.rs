@@ -29,7 +29,7 @@ pub(super) async fn check(client: &mut Client, name: &str, request: String, as_j
     Ok(if told.outcome == "allow" { YES } else { NO })
 }
 
-/// A decision in a few lines: what, why, what would change it.
+/// A decision in a few lines: the outcome, the reason, and what would change it.
 pub(super) fn explained(told: &Explained) -> String {
     let mut text = format!(
         "{} {}\n  {}",
@@ -38,12 +38,12 @@ pub(super) fn explained(told: &Explained) -> String {
         one_line(&told.reason)
     );
     for warning in &told.warnings {
-        let _ = write!(text, "\n  careful: {}", one_line(&warning.to_string()));
+        let _ = write!(text, "\n  warning: {}", one_line(&warning.to_string()));
     }
     for miss in &told.near_misses {
         let _ = write!(
             text,
-            "\n  nearly: {} {} at {}: {}",
+            "\n  near miss: {} {} at {}: {}",
             visible(&miss.outcome),
             visible(&miss.rule),
             visible(&miss.origin.to_string()),
@@ -58,7 +58,7 @@ pub(super) fn explained(told: &Explained) -> String {
             Remedy::AddRule { layer, file, toml } => {
                 let to = match file.strip_prefix("preset:") {
                     Some(preset) => {
-                        format!("set a file that begins with extends = \"{}\" and goes on", visible(preset))
+                        format!("set a file that begins with extends = \"{}\" and continues", visible(preset))
                     }
                     None => format!("add to {}", visible(file)),
                 };
@@ -104,8 +104,8 @@ pub(super) async fn explain(client: &mut Client, name: &str, id: u64, as_json: b
         }
     }
     match &told.now {
-        Some(now) if now.outcome == told.outcome => text.push_str("\nIt would be decided the same now."),
-        Some(now) => text.push_str(&format!("\nNow it would be decided otherwise:\n{}", explained(now))),
+        Some(now) if now.outcome == told.outcome => text.push_str("\nThe decision would be the same now."),
+        Some(now) => text.push_str(&format!("\nThe decision would differ now:\n{}", explained(now))),
         None => {}
     }
     data(&text)?;
@@ -118,10 +118,10 @@ pub(super) async fn lint(client: &mut Client, name: &str, as_json: bool) -> Outc
     findings(&found, as_json)
 }
 
-/// Looks a file over without any daemon. What it refers to of a repository is left out.
+/// Checks a file without a daemon. Destinations that only a bay's repository defines are left out.
 pub(super) async fn lint_file(file: &str, as_json: bool) -> Outcome {
     let policy = given(file)?.read().map_err(|problems| {
-        let next = "correct the file; docs/policy.md tells how rules are written";
+        let next = "correct the file; docs/policy.md describes the rules";
         one_by_one(ApiError::new(ErrorCode::PolicyInvalid, problems.to_string(), next), as_json)
     })?;
     let policy = CompiledPolicy::new(Layers { bay: Some(policy), ..Layers::default() });
@@ -134,7 +134,7 @@ fn findings(found: &[Finding], as_json: bool) -> Outcome {
     if as_json {
         json(&found)?;
     } else if found.is_empty() {
-        talk("nothing odd was found");
+        talk("no problem was found");
     }
     for finding in found.iter().filter(|_| !as_json) {
         let rule = finding.rule.as_ref().map(|rule| format!(" {}", visible(rule))).unwrap_or_default();
@@ -177,7 +177,7 @@ pub(super) async fn diff(
     Ok(0)
 }
 
-/// What would change, line by line.
+/// The changes, line by line.
 pub(super) fn changes(change: &PolicyChange) -> String {
     let mut lines = Vec::new();
     lines.extend(change.removed.iter().map(|rule| format!("- {}", render::rule(rule))));
@@ -189,15 +189,15 @@ pub(super) fn changes(change: &PolicyChange) -> String {
     for changed in &change.otherwise {
         let word = |word: &Option<String>| visible(word.as_deref().unwrap_or("nothing"));
         lines.push(format!(
-            "  the {} layer says to everything else: {}, not {}",
+            "  the {} layer decides on all other requests: {}, not {}",
             visible(&changed.layer),
             word(&changed.after),
             word(&changed.before)
         ));
     }
     if let Some((_, after)) = change.ingress {
-        let word = if after { "may come in" } else { "nothing comes in" };
-        lines.push(format!("  from outside: {word}"));
+        let word = if after { "open" } else { "closed" };
+        lines.push(format!("  ingress: {word}"));
     }
     for changed in &change.decisions {
         lines.push(format!(
@@ -225,13 +225,13 @@ pub(super) async fn learn(client: &mut Client, name: &str, as_json: bool) -> Out
         talk(&format!("note: {}: {}", visible(&note.request), one_line(&note.why)));
     }
     if lesson.left_out > 0 {
-        talk("note: there are older refusals that were not looked at");
+        talk("note: older refusals were not considered");
     }
     talk(&match (lesson.refusals, lesson.rules) {
         (0, _) => format!("nothing of {bay} was refused so far"),
-        (refusals, 0) => format!("no rule would help with the {} on record", count(refusals, "refusal")),
+        (refusals, 0) => format!("no rule would allow the {} on record", count(refusals, "refusal")),
         (refusals, rules) => format!(
-            "{} from {} on record; look at each before you put it into a policy",
+            "{} from {} on record; check each before you add it to a policy",
             count(rules, "rule"),
             count(refusals, "refusal")
         ),

@@ -20,11 +20,11 @@ use crate::global_options::GlobalOptions;
 use crate::operator;
 use crate::output::{data, json, talk};
 
-/// What may leave a bay: look at it, set it, and ask what it says.
+/// Show, set and check what may leave a bay.
 ///
-/// A policy is a preset (closed, coding, research, evaluation, autonomous, open) or a TOML file; docs/policy.md tells how
-/// rules are written. There may be one of the host, one of the bay's repository and one of the bay: the most restrictive
-/// of them holds. A bay that was given none has `closed`.
+/// A policy is a preset (closed, coding, research, evaluation, autonomous, open) or a TOML file; docs/policy.md
+/// describes the rules. The host, the bay's repository and the bay may each have one. The most restrictive of them
+/// applies. A bay without any has `closed`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay policy set web coding\n  bay policy set web policy.toml\n  bay policy set --host limits.toml\n  bay policy show web\n  bay policy check web \"POST https://api.example.com/v1/issues\"\n  bay policy learn web >> policy.toml\n\n`check` ends with 0 for allow and 1 for everything else; `lint` with 1 if there is a warning."
@@ -36,57 +36,57 @@ pub(crate) struct Policy {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show the policy that holds for a bay, each rule with where it is written.
+    /// Show the effective policy of a bay, each rule with its file and line.
     Show {
         /// Name or id of the bay.
         #[arg(required_unless_present = "host")]
         name: Option<String>,
-        /// The host's own layer instead, as it was set.
+        /// Show the host's own layer instead, as it was set.
         #[arg(long, conflicts_with_all = ["project", "name"])]
         host: bool,
-        /// The layer of the bay's repository instead, as it was set.
+        /// Show the layer of the bay's repository instead, as it was set.
         #[arg(long)]
         project: bool,
     },
-    /// Set a policy. It holds at once, for what runs too.
+    /// Set a policy. It applies immediately, also to running processes.
     #[command(allow_missing_positional = true)]
     Set {
         /// Name or id of the bay.
         #[arg(required_unless_present = "host")]
         name: Option<String>,
-        /// A preset, a file, `-` for standard input, or `none` to remove what was set.
+        /// A preset, a file, `-` for standard input, or `none` to remove the present one.
         #[arg(required = true, value_name = "PRESET|FILE")]
         policy: String,
-        /// For every bay of this host.
+        /// Set the layer of the host, which applies to every bay.
         #[arg(long, conflicts_with_all = ["project", "name"])]
         host: bool,
-        /// For every bay of the repository that this one was made from.
+        /// Set the layer of the bay's repository, which applies to every bay made from it.
         #[arg(long)]
         project: bool,
-        /// A place that the preset `autonomous`, or a rule with `place = "@listed"`, may reach.
+        /// A URL that the preset `autonomous`, or a rule with `place = "@listed"`, may reach.
         #[arg(long, value_name = "URL")]
         list: Vec<String>,
     },
-    /// Show what would be decided on a request, without sending it. Ends with 0 for allow, 1 for anything else.
+    /// Show the decision on a request, without sending it. Exits with 0 for allow, 1 for anything else.
     Check {
         /// Name or id of the bay.
         name: String,
         /// `METHOD https://HOST/PATH`, `FETCH ssh://HOST/REPOSITORY`, `tcp://HOST:PORT` or `tls://HOST`.
         request: String,
     },
-    /// Explain why a request on record was decided so, and what would change it.
+    /// Explain why a recorded request was decided as it was, and what would change that.
     Explain {
         /// Name or id of the bay.
         name: String,
         /// The number of the decision, as `bay egress` shows it.
         id: u64,
     },
-    /// Find rules that are shadowed, dead or wider than is likely to be meant. Ends with 1 if there is a warning.
+    /// Find rules that are shadowed, dead or probably too wide. Exits with 1 if there is a warning.
     Lint {
         /// Name or id of the bay.
         #[arg(required_unless_present = "file")]
         name: Option<String>,
-        /// A file that is not set anywhere yet.
+        /// A file with a policy that is not set.
         #[arg(long, value_name = "FILE", conflicts_with = "name")]
         file: Option<String>,
     },
@@ -97,18 +97,18 @@ enum Verb {
         /// A preset, a file, or `-` for standard input.
         #[arg(value_name = "PRESET|FILE")]
         policy: String,
-        /// A place that the preset `autonomous`, or a rule with `place = "@listed"`, may reach.
+        /// A URL that the preset `autonomous`, or a rule with `place = "@listed"`, may reach.
         #[arg(long, value_name = "URL")]
         list: Vec<String>,
     },
-    /// Propose the narrowest rules that would have allowed what was refused, as TOML.
+    /// Propose the narrowest rules that would have allowed the refused requests, as TOML.
     Learn {
         /// Name or id of the bay.
         name: String,
     },
 }
 
-/// Which layer is meant.
+/// The layer that a verb applies to.
 enum Scope<'a> {
     Host,
     Project(&'a str),
@@ -180,7 +180,7 @@ async fn show(client: &mut Client, scope: Scope<'_>, as_json: bool) -> Outcome {
     match &layer.set {
         _ if as_json => json(&layer)?,
         Some(set) => data(&render::layer_text(&layer.scope, set))?,
-        None => talk(&format!("{} has no policy, and so says nothing", render::scope(&layer.scope))),
+        None => talk(&format!("{} has no policy", render::scope(&layer.scope))),
     }
     Ok(0)
 }
@@ -192,9 +192,9 @@ async fn set(client: &mut Client, scope: Scope<'_>, policy: &str, list: &[String
         if as_json {
             json(&answer)?;
         } else if let Scope::Bay(bay) = scope {
-            data(&format!("{bay} has no policy of its own now: nothing leaves it"))?;
+            data(&format!("{bay} has no policy of its own now: nothing may leave it"))?;
         } else {
-            data("the layer is gone: it says nothing now")?;
+            data("the layer is removed: it no longer restricts anything")?;
         }
         return Ok(0);
     }
@@ -220,7 +220,7 @@ async fn set(client: &mut Client, scope: Scope<'_>, policy: &str, list: &[String
     Ok(0)
 }
 
-/// Tells each mistake of a file on a line of its own, for a person; what is left to say is how many there are.
+/// Prints each mistake of a file on its own line, for a person. The remaining error only says how many there are.
 pub(crate) fn one_by_one(error: ApiError, as_json: bool) -> ApiError {
     let lines: Vec<&str> = error.message.lines().collect();
     if as_json || error.code != ErrorCode::PolicyInvalid || lines.len() < 2 {
@@ -229,11 +229,11 @@ pub(crate) fn one_by_one(error: ApiError, as_json: bool) -> ApiError {
     for line in &lines {
         talk(&bay_text::escape::message(line));
     }
-    let message = format!("the policy has {} mistakes, told above", lines.len());
+    let message = format!("the policy has {} mistakes, listed above", lines.len());
     ApiError { message, ..error }
 }
 
-/// A policy with everything that it refers to.
+/// A policy with all destinations that it refers to.
 pub(crate) struct Complete {
     pub(crate) policy: PolicySet,
     pub(crate) notes: Vec<String>,
@@ -247,7 +247,7 @@ impl Complete {
     }
 }
 
-/// Finds what a policy refers to, for a bay that exists.
+/// Looks up the destinations that a policy refers to, for an existing bay.
 pub(crate) async fn complete(
     client: &mut Client,
     given: &Given,
@@ -267,7 +267,7 @@ pub(crate) async fn complete(
             proposed = operator::proposals(client, bay).await;
         } else if wanted {
             notes.push(format!(
-                "{bay} is {}: what its repository's own files name is not known, and not asked about",
+                "{bay} is {}: the destinations that its repository's own files name are unknown, and not asked about",
                 view.state
             ));
         }

@@ -1,4 +1,4 @@
-//! A policy as it is named on the command line.
+//! The policy argument of the command line.
 
 use std::io::Read;
 use std::path::Path;
@@ -15,22 +15,23 @@ use crate::operator;
 /// The flags of `bay up`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PolicyFlags {
-    /// What may leave the bay: a preset (closed, coding, research, evaluation, autonomous, open) or a file [default: closed].
+    /// What may leave the bay: a preset (closed, coding, research, evaluation, autonomous, open) or a file [default:
+    /// closed].
     #[arg(long, value_name = "PRESET|FILE")]
     pub(crate) policy: Option<String>,
-    /// A place that the preset `autonomous`, or a rule with `place = "@listed"`, may reach.
+    /// A URL that the preset `autonomous`, or a rule with `place = "@listed"`, may reach.
     #[arg(long, value_name = "URL", requires = "policy")]
     pub(crate) list: Vec<String>,
 }
 
-/// A preset, or a file that was read.
+/// A preset, or the content of a file.
 #[derive(Debug)]
 pub(crate) enum Given {
     Preset(Preset),
     File { name: String, text: String },
 }
 
-/// Reads what a word names. A file that is called like a preset is written `./NAME`.
+/// Reads the preset or file of this name. A file with the name of a preset must be written as `./NAME`.
 pub(crate) fn given(word: &str) -> Result<Given, ApiError> {
     if let Some(preset) = Preset::named(word) {
         return Ok(Given::Preset(preset));
@@ -55,7 +56,7 @@ pub(crate) fn given(word: &str) -> Result<Given, ApiError> {
     })?;
     let name =
         path.file_name().map_or_else(|| "policy".to_owned(), |name| name.to_string_lossy().into_owned());
-    // It stands in every message about a rule, so it is to be one word on one line.
+    // The name is part of every message about a rule, so it must be one word on one line.
     let name: String =
         name.chars().map(|c| if c.is_control() || c.is_whitespace() { '_' } else { c }).collect();
     Ok(Given::File { name, text: bounded(file, word)? })
@@ -90,7 +91,7 @@ impl Given {
         }
     }
 
-    /// What is sent.
+    /// The request that is sent to the daemon.
     pub(crate) fn with(&self, places: FoundPlaces) -> Result<PolicySet, ApiError> {
         if !places.listed.is_empty() && !operator::wants(self.text(), "@listed") {
             return Err(invalid(
@@ -105,7 +106,7 @@ impl Given {
         Ok(PolicySet { name: self.name().to_owned(), text, places })
     }
 
-    /// As a bay's own layer, with what the operator's tools are set to.
+    /// The policy as a bay's own layer, with the destinations that the operator's tools are configured for.
     pub(crate) fn read(&self) -> Result<LayerPolicy, Problems> {
         let mut places = Places::default();
         if operator::wants(self.text(), "@registries") {
@@ -119,7 +120,7 @@ impl Given {
     }
 }
 
-/// Where the repository of a bay can be fetched: where it came from, or where the clone on this machine came from.
+/// Where the repository of a bay can be fetched: its origin, or the origin of the clone on this machine.
 pub(crate) async fn forge_of(location: &str) -> Vec<FoundPlace> {
     if location.starts_with('/') {
         return forge_of_path(Path::new(location)).await;
@@ -127,7 +128,7 @@ pub(crate) async fn forge_of(location: &str) -> Vec<FoundPlace> {
     operator::forge(location, "the bay's repository")
 }
 
-/// The same for a directory of this machine.
+/// Where the repository in a directory of this machine can be fetched.
 pub(crate) async fn forge_of_path(path: &Path) -> Vec<FoundPlace> {
     match git::upstream(path).await {
         Some(url) => operator::forge(&url, &format!("remote.origin.url of {}", path.display())),

@@ -7,7 +7,7 @@ use crate::output::age::since;
 use crate::output::count;
 use bay_text::escape::{one_line, visible};
 
-/// The word of a rule, in the colour of what it means.
+/// The outcome of a rule in its colour.
 pub(crate) fn outcome(word: &str) -> String {
     let colour = match word {
         "allow" => 32,
@@ -22,7 +22,7 @@ pub(crate) fn outcome(word: &str) -> String {
     }
 }
 
-/// A scope as it is spoken of.
+/// A scope in words.
 pub(crate) fn scope(scope: &str) -> String {
     match scope.strip_prefix("project:") {
         Some(location) => format!("the project {}", visible(location)),
@@ -30,14 +30,14 @@ pub(crate) fn scope(scope: &str) -> String {
     }
 }
 
-/// The whole policy that holds for a bay.
+/// The effective policy of a bay.
 pub(crate) fn policy(view: &PolicyView, now: Timestamp) -> String {
     let mut text = format!("{}: what may leave it", visible(&view.bay));
     if !view.ingress {
-        text.push_str("; nothing comes in");
+        text.push_str("; ingress is closed");
     }
     if view.layers.len() > 1 {
-        text.push_str("\nThe most restrictive word of these layers holds.");
+        text.push_str("\nThe most restrictive outcome of these layers applies.");
     }
     for shown in &view.layers {
         text.push_str("\n\n");
@@ -71,13 +71,13 @@ fn layer(layer: &LayerView, now: Timestamp) -> String {
         text.push_str(&format!("\n  {}", rule(shown)));
     }
     text.push_str(&match layer.otherwise.as_str() {
-        "inherit" => "\n  otherwise what the other layers say".to_owned(),
+        "inherit" => "\n  otherwise as the other layers decide".to_owned(),
         other => format!("\n  {} everything else", outcome(other)),
     });
     text
 }
 
-/// A rule in one line, with where it is written.
+/// A rule in one line, with its file and line.
 pub(crate) fn rule(rule: &RuleView) -> String {
     let mut text = format!("{} {}", outcome(&rule.outcome), visible(&rule.what));
     match rule.effect.as_str() {
@@ -99,7 +99,7 @@ pub(crate) fn grant(grant: &GrantView, now: Timestamp) -> String {
     format!("{}  {}  ({end})", visible(&grant.id), visible(&grant.what))
 }
 
-/// What was set, in a few lines.
+/// A new policy in a few lines.
 pub(crate) fn summary(view: &PolicyView, places: &FoundPlaces) -> String {
     let own = view.layers.last();
     let name = own.map_or("", |layer| layer.name.as_str());
@@ -128,7 +128,7 @@ pub(crate) fn summary(view: &PolicyView, places: &FoundPlaces) -> String {
     text
 }
 
-/// A layer as it was written.
+/// A layer in the form in which it was set.
 pub(crate) fn layer_text(scope: &str, set: &LayerText) -> String {
     let mut text = format!("# the policy of {}: {}", self::scope(scope), visible(&set.name));
     for problem in &set.problems {

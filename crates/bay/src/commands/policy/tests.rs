@@ -33,13 +33,13 @@ fn a_policy_is_shown_with_the_origin_of_each_rule_and_nothing_in_it_moves_the_cu
     };
     let view = PolicyView { bay: "web".to_owned(), ingress: false, layers: vec![layer], grants: vec![] };
     let text = render::policy(&view, now);
-    assert!(text.contains("[docs p.toml:3]") && text.contains("nothing comes in"), "{text}");
+    assert!(text.contains("[docs p.toml:3]") && text.contains("ingress is closed"), "{text}");
     assert!(text.contains("problem: p.toml:1:1: broken"), "{text}");
     assert!(!text.contains(['\u{1b}', '\u{9b}']), "{text:?}");
 }
 
 #[test]
-fn a_decision_tells_what_would_change_it() {
+fn a_decision_is_shown_with_what_would_change_it() {
     let told = bay_types::policy::Explained {
         request: "GET https://x.example.com/".to_owned(),
         outcome: "deny".to_owned(),
@@ -65,7 +65,7 @@ fn a_decision_tells_what_would_change_it() {
 }
 
 #[test]
-fn a_change_is_told_line_by_line_and_none_is_told_as_none() {
+fn changes_are_shown_line_by_line_and_no_change_as_empty() {
     let mut change = bay_types::policy::PolicyChange {
         added: vec![],
         removed: vec![],
@@ -80,13 +80,13 @@ fn a_change_is_told_line_by_line_and_none_is_told_as_none() {
     change.ingress = Some((true, false));
     let text = changes(&change);
     assert!(
-        text.starts_with("- deny") && text.contains("\n+ allow") && text.contains("nothing comes in"),
+        text.starts_with("- deny") && text.contains("\n+ allow") && text.contains("ingress: closed"),
         "{text}"
     );
 }
 
 #[test]
-fn presets_files_and_words_that_are_neither_are_told_apart() {
+fn presets_files_and_invalid_arguments_are_distinguished() {
     assert!(matches!(given("coding"), Ok(Given::Preset(_))));
     let refused = given("codign").unwrap_err();
     assert!(refused.message.contains("neither a preset nor a file"), "{refused:?}");

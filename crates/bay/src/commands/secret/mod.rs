@@ -12,16 +12,17 @@ use crate::output::{data, json, talk};
 use bay_text::percent::segment;
 use value::Given;
 
-/// Credentials that bays use and never hold.
+/// Manage credentials that bays use and never contain.
 ///
-/// The daemon keeps the value, encrypted. A bay sees a sentinel of the same shape where its tools look for a credential,
-/// and the gateway puts the value in its place: in one slot of requests to the hosts, methods and paths that the secret is
-/// for, over TLS, if the bay's policy allows them. No command prints a value.
+/// The daemon stores the value, encrypted. In a bay, tools find a sentinel of the same form where they expect the
+/// credential. The gateway replaces the sentinel by the value: in one slot of requests to the hosts, methods and paths
+/// of the secret, over TLS, if the bay's policy allows them. No command prints a value.
 ///
-/// What a secret is for is written `[METHODS ]HOST[:PORT][/PATH] as SLOT`, where SLOT is `bearer`, `token`, `basic`,
-/// `basic-user`, `x-api-key`, `header NAME` or `query NAME`; `rule:ID as SLOT` stands for the places of a rule of the bay's
-/// policy, `HOST[:PORT][/DATABASE] as postgres [USER]` for logins to a database (`postgres-plain` also without TLS,
-/// `HOST as postgres [USER] with replication` also for replicas). Well-known services have a word: github, gitlab, openai, anthropic, npm, pypi, cargo, docker.
+/// A use is written `[METHODS ]HOST[:PORT][/PATH] as SLOT`. SLOT is `bearer`, `token`, `basic`, `basic-user`,
+/// `x-api-key`, `header NAME` or `query NAME`. `rule:ID as SLOT` means the requests that a rule of the bay's policy
+/// matches. `HOST[:PORT][/DATABASE] as postgres [USER]` is for logins to a database; `postgres-plain` also permits
+/// logins without TLS, and `HOST as postgres [USER] with replication` also permits replicas. Well-known services have
+/// short names: github, gitlab, openai, anthropic, npm, pypi, cargo, docker.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay secret set GITHUB_TOKEN --from-env GITHUB_TOKEN --for github\n  bay secret set API_KEY - --for \"GET,POST api.example.com/v1/** as bearer\"\n  bay secret set NPM --from-file token.txt --for \"npm.example.com as bearer\" --file '/root/.npmrc=//npm.example.com/:_authToken={}'\n  bay secret set CLOUD --from-command 'cloud print-token' --refresh 30m --for \"api.cloud.example as bearer\"\n  bay secret rotate API_KEY --from-file new-token.txt\n  bay secret ls"
@@ -33,31 +34,31 @@ pub(crate) struct Secret {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Set a secret: its value, what it is for, and where bays find its sentinel.
+    /// Set a secret: its value, its uses, and where bays find its sentinel.
     Set(Set),
     /// List the secrets, without their values.
     Ls,
-    /// Show what a secret is for and how it is used, without its value.
+    /// Show the uses of a secret and how they went, without its value.
     Show {
         /// Name of the secret.
         name: String,
     },
-    /// Give a secret another value, from its next use on.
+    /// Give a secret a new value, from its next use on.
     ///
-    /// One that comes from a command has that command run again.
+    /// If the value comes from a command, the command runs again.
     Rotate {
         /// Name of the secret.
         name: String,
         #[command(flatten)]
         value: Given,
-        /// When the new value ends: a moment, or a time from now such as 12h.
+        /// When the new value expires: a time, or a duration from now such as 12h.
         #[arg(long, value_name = "TIME", value_parser = moment)]
         expires: Option<Timestamp>,
-        /// Take a value that is easy to guess; answers with it in them are cut off.
+        /// Accept a value that is easy to guess. Answers that contain it are cut off.
         #[arg(long)]
         allow_weak: bool,
     },
-    /// Take secrets away. What is under way with them ends; their sentinels are refused from then on.
+    /// Remove secrets. Connections that use them are closed, and their sentinels are refused from then on.
     Rm {
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
@@ -66,41 +67,42 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct Set {
-    /// Name of the secret; also of its variable in bays, unless said otherwise.
+    /// Name of the secret, and by default of its variable in bays.
     name: String,
     #[command(flatten)]
     value: Given,
-    /// A command that prints the value, run by the daemon as the user who sets it, now and when the value is old.
+    /// A command that prints the value. The daemon runs it as the user who sets the secret, now and whenever the value
+    /// expires.
     #[arg(long, value_name = "COMMAND", group = "source")]
     from_command: Option<String>,
-    /// How old a value of a command may become.
+    /// Most seconds before the command runs again.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1h", requires = "from_command")]
     refresh: u64,
-    /// What it is for: `[METHODS ]HOST[:PORT][/PATH] as SLOT`, `rule:ID as SLOT`, or a preset.
+    /// A use: `[METHODS ]HOST[:PORT][/PATH] as SLOT`, `rule:ID as SLOT`, or the name of a service.
     #[arg(long = "for", value_name = "RULE", required = true)]
     uses: Vec<String>,
-    /// A variable that has the sentinel, in every command of the bay.
+    /// A variable that contains the sentinel, in every command of the bay.
     #[arg(long, value_name = "NAME")]
     env: Vec<String>,
-    /// A file in the bay that has the sentinel; in the text, {} stands for it.
+    /// A file in the bay that contains the sentinel. In the text, {} is replaced by it.
     #[arg(long, value_name = "PATH[=TEXT]", value_parser = file)]
     file: Vec<SecretFile>,
-    /// A host to which git sends it by itself.
+    /// A host to which git sends the sentinel without asking.
     #[arg(long, value_name = "[USER@]HOST")]
     git: Vec<String>,
-    /// Only this bay, and its forks, has it [default: every bay].
+    /// Only this bay and its forks have it [default: every bay].
     #[arg(long, value_name = "BAY")]
     bay: Vec<String>,
-    /// Leave other credentials to its hosts alone, which are refused otherwise.
+    /// Permit other credentials for its hosts, which are refused otherwise.
     #[arg(long)]
     unmanaged: bool,
-    /// Let bodies to its hosts have sentinels in them, as they are; for models, which receive what an agent printed.
+    /// Permit sentinels in bodies to its hosts, unchanged. For models, which receive text that an agent printed.
     #[arg(long)]
     literal_bodies: bool,
-    /// Take a value that is easy to guess, which is refused otherwise; answers with it in them are cut off.
+    /// Accept a value that is easy to guess, which is refused otherwise. Answers that contain it are cut off.
     #[arg(long)]
     allow_weak: bool,
-    /// When it ends: a moment, or a time from now such as 12h.
+    /// When it expires: a time, or a duration from now such as 12h.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     expires: Option<Timestamp>,
 }
@@ -123,7 +125,7 @@ fn moment(text: &str) -> Result<Timestamp, String> {
 
 fn file(text: &str) -> Result<SecretFile, String> {
     let (path, text) = text.split_once('=').unwrap_or((text, "{}"));
-    // One line of a shell has no line breaks.
+    // A single argument of a shell has no line breaks.
     let text = text.replace("\\n", "\n");
     let end = if text.ends_with('\n') { "" } else { "\n" };
     Ok(SecretFile { path: path.to_owned(), text: format!("{text}{end}") })
@@ -168,7 +170,7 @@ impl Secret {
                     if global.json {
                         json(&gone)?;
                     } else {
-                        data(&format!("{} is gone", gone.name))?;
+                        data(&format!("{} is removed", gone.name))?;
                     }
                 }
             }
@@ -190,7 +192,7 @@ impl Set {
             }
             _ => {
                 return Err(invalid(
-                    "nothing says where the value comes from",
+                    "no source of the value is given",
                     "give --from-env, --from-file, --from-command, or - for standard input",
                 ));
             }
@@ -215,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_a_path_and_a_text_with_a_place_for_the_sentinel() {
+    fn a_file_argument_has_a_path_and_a_text_with_a_placeholder() {
         assert_eq!(
             file("/root/token"),
             Ok(SecretFile { path: "/root/token".to_owned(), text: "{}\n".to_owned() })
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_a_moment_or_a_time_from_now() {
+    fn an_expiry_is_a_time_or_a_duration_from_now() {
         assert_eq!(moment("2100-01-01T00:00:00Z"), "2100-01-01T00:00:00Z".parse().map_err(|_| String::new()));
         assert!(moment("12h").unwrap() > Timestamp::now());
         assert!(moment("soon").is_err());

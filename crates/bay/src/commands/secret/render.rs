@@ -21,7 +21,7 @@ fn bays(secret: &SecretView) -> String {
     if secret.bays.is_empty() { "all".to_owned() } else { list(&secret.bays) }
 }
 
-/// What is wrong with it, or with its value.
+/// A problem of the secret or of its value.
 fn problem(secret: &SecretView) -> Option<String> {
     let weak = secret.weak.then(|| "weak value".to_owned());
     let all: Vec<String> = weak.into_iter().chain(secret.problem.as_deref().map(visible)).collect();
@@ -61,7 +61,7 @@ pub(super) fn whole(secret: &SecretView, now: Timestamp) -> String {
         lines.push(format!("ends       {expires}"));
     }
     if secret.weak {
-        lines.push("weak       its value is easy to guess: answers with it in them are cut off".to_owned());
+        lines.push("weak       its value is easy to guess: answers that contain it are cut off".to_owned());
     }
     let others = if secret.managed { "refused" } else { "left alone" };
     lines.push(format!("others     other credentials to its hosts are {others}"));
@@ -70,7 +70,7 @@ pub(super) fn whole(secret: &SecretView, now: Timestamp) -> String {
     }
     lines.push(match secret.last_used {
         Some(at) => format!("last used  {} ago", since(at, now)),
-        None => "last used  not since the daemon began".to_owned(),
+        None => "last used  not since the daemon started".to_owned(),
     });
     if let Some(problem) = &secret.problem {
         lines.push(format!("problem    {}", visible(problem)));

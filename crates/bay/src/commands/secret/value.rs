@@ -1,4 +1,5 @@
-//! Where the caller has a value. It is read here, as the caller; the daemon opens no file that somebody names.
+//! Sources of a secret's value. It is read here, with the caller's rights. The daemon opens no file that a caller
+//! names.
 
 use std::io::Read;
 
@@ -9,19 +10,19 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub(super) struct Given {
-    /// `-` for standard input; on a terminal it is asked for, and not shown.
+    /// `-` for standard input. On a terminal a prompt asks for it, without echo.
     #[arg(value_name = "-", group = "source")]
     stdin: Option<String>,
-    /// A variable of this command that has the value.
+    /// An environment variable of this command that contains the value.
     #[arg(long, value_name = "VARIABLE", group = "source")]
     from_env: Option<String>,
-    /// A file that has the value and nothing else.
+    /// A file that contains the value and nothing else.
     #[arg(long, value_name = "FILE", group = "source")]
     from_file: Option<String>,
 }
 
 impl Given {
-    /// The value; nothing where none of the flags was given.
+    /// The value. `None` if there is none of the flags.
     pub(super) fn read(&self) -> Result<Option<SecretText>, ApiError> {
         if let Some(name) = &self.from_env {
             let value = std::env::var(name).map_err(|_| {
@@ -44,7 +45,7 @@ impl Given {
             return bounded(file, path).map(Some);
         }
         match self.stdin.as_deref() {
-            // Not repeated: it may be the value.
+            // The error does not repeat the argument, which may be the value.
             Some(other) if other != "-" => Err(invalid(
                 "a value is not taken from the command line, where others can read it",
                 "give it on standard input (-), with --from-env or with --from-file",
@@ -56,7 +57,7 @@ impl Given {
     }
 }
 
-/// One line of the terminal, which does not show it.
+/// Reads one line from the terminal without echo.
 fn typed() -> Result<SecretText, ApiError> {
     use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
     let terminal = std::io::stdin();
@@ -76,7 +77,7 @@ fn typed() -> Result<SecretText, ApiError> {
 }
 
 fn bounded(from: impl Read, what: &str) -> Result<SecretText, ApiError> {
-    // Room for all of it from the beginning: what grows leaves copies behind.
+    // Allocate the full size first: a growing string leaves copies in memory.
     let mut text = String::with_capacity(MAX_SECRET_BYTES + 3);
     let read = from.take(MAX_SECRET_BYTES as u64 + 3).read_to_string(&mut text);
     read.map_err(|error| match error.kind() {

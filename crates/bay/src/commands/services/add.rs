@@ -8,16 +8,17 @@ use crate::failure::{Failure, Outcome};
 use crate::global_options::GlobalOptions;
 use bay_text::clip;
 
-/// How much of a bad argument an error quotes.
+/// Most characters of a bad argument that an error quotes.
 const QUOTED: usize = 64;
-/// What runs the text of a `cmd:` check.
+/// The program that runs the text of a `cmd:` check.
 const SHELL: [&str; 2] = ["/bin/sh", "-c"];
 
-/// Define a service and start it, or replace the definition of one that exists; wait until it is ready.
+/// Define and start a service, or replace its definition; wait until it is ready.
 ///
-/// A service is ready when its health check passes, or without one when it has run for half a second. It is started after
-/// everything it needs is ready, started again as its restart policy says (0.5 s after its end, then later and later up
-/// to 30 s; after five quick ends every five minutes), and started when the bay is.
+/// A service is ready when its health check passes; without a check, when it has run for half a second. It starts after
+/// every service that it needs is ready. After it ends, it starts again according to its restart policy: after 0.5 s,
+/// then after increasing delays of up to 30 s, and after five quick ends every five minutes. It also starts when the
+/// bay starts.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay services add web db --health tcp:5432 -- postgres -D /data\n  bay services add web app --needs db --health http://localhost:8000/up --env PORT=8000 -- npm run dev\n  bay services add web migrate --needs db --restart never -- ./migrate.sh\n  bay services add web worker --health 'cmd:test -e /run/worker.ok' --restart on-failure -- ./worker"
@@ -29,31 +30,31 @@ pub(super) struct Add {
     definition: Definition,
 }
 
-/// What to keep running, and how.
+/// The command of a service, and how to run it.
 #[derive(Debug, Args)]
 pub(crate) struct Definition {
     /// Start only after this service is ready, or done; repeatable.
     #[arg(long, value_name = "SERVICE")]
     needs: Vec<String>,
-    /// How to check that it works: tcp:PORT, http://localhost:PORT/path, or cmd:COMMAND.
+    /// The health check: tcp:PORT, http://localhost:PORT/path, or cmd:COMMAND.
     #[arg(long, value_name = "CHECK")]
     health: Option<String>,
     /// Seconds between two health checks [default: 5].
     #[arg(long, value_name = "SECONDS", requires = "health", value_parser = milliseconds)]
     interval: Option<u64>,
-    /// Seconds one health check may take [default: 5].
+    /// Seconds until a health check counts as failed [default: 5].
     #[arg(long, value_name = "SECONDS", requires = "health", value_parser = milliseconds)]
     timeout: Option<u64>,
-    /// Seconds after its start in which failing checks do not make it unhealthy [default: 60].
+    /// Seconds after the start in which failed checks do not make it unhealthy [default: 60].
     #[arg(long, value_name = "SECONDS", requires = "health", value_parser = milliseconds)]
     start_period: Option<u64>,
-    /// When to start it again after it ended: always, on-failure or never.
+    /// When to start it again after it ends: always, on-failure or never.
     #[arg(long, value_name = "POLICY", default_value = "always")]
     restart: Restart,
-    /// Seconds between TERM and KILL when it is stopped [default: 10].
+    /// Seconds between TERM and KILL when it stops [default: 10].
     #[arg(long, value_name = "SECONDS", value_parser = milliseconds)]
     stop_grace: Option<u64>,
-    /// Set a variable; NAME alone passes on the caller's value.
+    /// Set a variable. NAME alone passes on the caller's value.
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
     /// Directory to run in [default: /workspace].
@@ -62,7 +63,7 @@ pub(crate) struct Definition {
     /// User of the bay, by name or number [default: root].
     #[arg(short, long)]
     user: Option<String>,
-    /// Return at once.
+    /// Do not wait until it is ready.
     #[arg(long)]
     pub(crate) no_wait: bool,
     /// The command and its arguments; it must stay in the foreground.
@@ -106,11 +107,11 @@ impl Definition {
     }
 }
 
-/// Seconds, also parts of one.
+/// Seconds, with an optional fraction.
 fn milliseconds(given: &str) -> Result<u64, String> {
     match given.parse::<f64>() {
         Ok(seconds) if (0.0..=1e9).contains(&seconds) => {
-            // In range and not negative, by the line above.
+            // In range and not negative, because of the guard above.
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
             Ok((seconds * 1000.0).round() as u64)
         }
@@ -146,7 +147,7 @@ fn check(given: &str) -> Result<HealthCheck, ApiError> {
         None => (authority, 80),
     };
     if !matches!(host, "localhost" | "127.0.0.1" | "[::1]") {
-        return Err(bad("a bay asks its own services only, at localhost"));
+        return Err(bad("a bay checks its own services only, at localhost"));
     }
     Ok(HealthCheck::Http { port, path: path.to_owned() })
 }
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_may_have_parts() {
+    fn seconds_may_have_fractions() {
         assert_eq!(milliseconds("5"), Ok(5000));
         assert_eq!(milliseconds("0.25"), Ok(250));
         for bad in ["", "-1", "x", "NaN", "inf"] {

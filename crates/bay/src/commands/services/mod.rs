@@ -20,10 +20,10 @@ use bay_text::shell::command;
 pub(crate) use add::Definition;
 pub(crate) use target::{Target, list};
 
-/// How much of a reason fits in a table; `bay services show` has it whole.
+/// Most characters of a reason in the table. `bay services show` prints it whole.
 const REASON: usize = 70;
 
-/// Manage the services of a bay: commands it keeps running, and starts again when it is started.
+/// Manage the services of a bay: commands that it keeps running, and starts whenever it starts.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay services add web db --health tcp:5432 -- postgres -D /data\n  bay services add web app --needs db --health http://localhost:8000/health -- npm run dev\n  bay services ls web\n  bay services logs web app --follow\n  bay services restart web app"
@@ -37,59 +37,59 @@ pub(crate) struct Services {
 struct One {
     /// Name or id of the bay.
     name: String,
-    /// The service.
+    /// Name of the service.
     service: String,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
     Add(Box<add::Add>),
-    /// List them, how each is and why.
+    /// List the services with their states and the reasons.
     Ls {
         /// Name or id of the bay.
         name: String,
     },
-    /// Show everything about one.
+    /// Show everything about a service.
     Show(One),
-    /// Show what it has written, over all runs that are kept. On a terminal everything but colours is made visible.
+    /// Show the output of a service from all kept runs. On a terminal everything but colours is made visible.
     Logs {
         #[command(flatten)]
         one: One,
-        /// Go on, also from run to run, until interrupted.
+        /// Continue, also from run to run, until interrupted.
         #[arg(short, long)]
         follow: bool,
-        /// Leave out this many bytes at the beginning of the log.
+        /// Skip this many bytes at the beginning of the log.
         #[arg(long, value_name = "BYTES", default_value_t = 0)]
         since_offset: u64,
-        /// Send the bytes to a terminal as they are: it obeys every sequence that the service wrote.
+        /// Send the bytes to a terminal unchanged: it obeys every sequence that the service wrote.
         #[arg(long)]
         raw: bool,
     },
-    /// Start one that is stopped, done, failed or backing off, and wait until it is ready.
+    /// Start a service that is stopped, done, failed or backing off, and wait until it is ready.
     Start {
         #[command(flatten)]
         one: One,
-        /// Return at once.
+        /// Do not wait until it is ready.
         #[arg(long)]
         no_wait: bool,
     },
-    /// Stop one: TERM to all its processes, KILL after its grace. It stays stopped when the bay is started again.
+    /// Stop a service: TERM to all its processes, KILL after its grace. It stays stopped when the bay starts again.
     Stop {
         #[command(flatten)]
         one: One,
-        /// Return at once.
+        /// Do not wait until it has ended.
         #[arg(long)]
         no_wait: bool,
     },
-    /// Stop one and start it again, and wait until it is ready.
+    /// Stop a service, start it again, and wait until it is ready.
     Restart {
         #[command(flatten)]
         one: One,
-        /// Return at once.
+        /// Do not wait until it is ready.
         #[arg(long)]
         no_wait: bool,
     },
-    /// Stop one, and delete it with its log.
+    /// Stop a service, and delete it with its log.
     Rm(One),
 }
 
@@ -126,7 +126,7 @@ fn base(bay: &str) -> Result<String, Failure> {
     Ok(bay_path(crate::naming::bay(bay)?, "/services"))
 }
 
-/// Checks a name before anybody is asked about it.
+/// Checks a name before a request is sent.
 pub(crate) fn service_name(given: &str) -> Result<ServiceName, Failure> {
     given
         .parse()
@@ -203,7 +203,7 @@ fn show(view: &ServiceView, now: Timestamp) -> String {
             let needs: Vec<&str> = spec.needs.iter().map(ServiceName::as_str).collect();
             lines.push(("needs", needs.join(", ")));
         }
-        // Values may be secrets; --json has them for whoever needs them.
+        // Values may be secrets. Only `--json` prints them.
         let names: Vec<String> = spec.env.iter().map(|(key, _)| visible(key)).collect();
         if !names.is_empty() {
             lines.push(("env", names.join(", ")));

@@ -1,4 +1,4 @@
-//! One service, and what can be asked of it, through the daemon or inside its bay.
+//! One service and the requests about it, sent through the daemon or from inside its bay.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{render, show, wait};
 use crate::failure::{Failure, Outcome};
 use bay_text::escape::one_line;
 
-/// Between two looks for a person's answer. Each one is charged to the bay.
+/// Interval between requests while an approval is pending. Each one is charged to the bay.
 const BETWEEN_QUESTIONS: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Target {
     /// The path of all services.
     pub(crate) base: String,
     pub(crate) service: ServiceName,
-    /// The command that shows what it said, for whoever has to find out.
+    /// The command that shows its output, for the messages.
     pub(crate) logs: String,
     pub(crate) json: bool,
 }
@@ -37,8 +37,8 @@ impl Target {
         self.told(&view)
     }
 
-    /// Sends the definition, again and again while a person has yet to answer. The daemon's own callers never see that: it
-    /// holds them until the answer is there.
+    /// Sends the definition, and sends it again while an approval is pending. That happens only inside a bay: the
+    /// daemon holds requests of its own callers until there is an answer.
     async fn put(
         &self,
         client: &mut Client,
@@ -98,7 +98,7 @@ impl Target {
         Ok(0)
     }
 
-    /// One line about it.
+    /// Prints one line about the service.
     fn told(&self, view: &ServiceView) -> Outcome {
         if self.json {
             crate::output::json(view)?;
@@ -109,7 +109,7 @@ impl Target {
     }
 }
 
-/// All services below a path; `none` is said where there are none.
+/// Prints all services below a path, or the text `none` if there are none.
 pub(crate) async fn list(client: &mut Client, base: &str, json: bool, none: &str) -> Outcome {
     let all: Vec<ServiceView> = client.get(base).await?;
     if json {

@@ -1,4 +1,4 @@
-//! Waiting for a service to get somewhere, with news for whoever watches.
+//! Waits until a service reaches a state, and reports its progress.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::failure::Failure;
 use crate::output::progress::Meter;
 use bay_text::escape::one_line;
 
-/// How often the guest is asked.
+/// Interval between requests to the guest.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Waits until it is ready or done; what will not become so without somebody doing something is a failure.
+/// Waits until the service is ready or done. If it can only become so after somebody intervenes, that is an error.
 pub(super) async fn until_ready(client: &mut Client, one: &Target) -> Result<ServiceView, Failure> {
     watch(client, one, async |client, view| match view.state {
         ServiceState::Ready | ServiceState::Done => Ok(true),
@@ -29,7 +29,7 @@ pub(super) async fn until_ready(client: &mut Client, one: &Target) -> Result<Ser
     .await
 }
 
-/// Waits until nothing of it is ending any more.
+/// Waits until no process of the service is ending any more.
 pub(super) async fn until_stopped(client: &mut Client, one: &Target) -> Result<ServiceView, Failure> {
     watch(client, one, async |_, view| Ok(view.state != ServiceState::Stopping)).await
 }
@@ -51,7 +51,7 @@ async fn watch(
     }
 }
 
-/// Whether it waits for something that does not come by itself.
+/// Whether the service needs another one that will not become ready by itself.
 async fn stuck_need(client: &mut Client, one: &Target, view: &ServiceView) -> Result<bool, Failure> {
     let all: Vec<ServiceView> = client.get(&one.base).await?;
     let needs = view.spec.as_ref().map(|spec| spec.needs.as_slice()).unwrap_or_default();
@@ -61,7 +61,7 @@ async fn stuck_need(client: &mut Client, one: &Target, view: &ServiceView) -> Re
 }
 
 fn failed(one: &Target, view: &ServiceView) -> Failure {
-    let next = format!("`{}` shows what it said; it stays defined", one.logs);
+    let next = format!("`{}` shows its output; it stays defined", one.logs);
     let message = format!("the service {} is {}: {}", view.name, view.state, view.reason);
     ApiError::new(ErrorCode::ServiceFailed, message, next).into()
 }

@@ -1,4 +1,4 @@
-//! Runs the clean repository on a thread of its own, so that a signal can still interrupt this program.
+//! Runs git in the clean repository on a separate thread, so that a signal can still interrupt this program.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,22 +14,22 @@ use tokio::sync::watch;
 
 use crate::output::progress::Meter;
 
-/// Where large things that do not stay belong, unless `TMPDIR` says otherwise; `/tmp` is often memory.
+/// The directory for large temporary files, unless `TMPDIR` names another. `/tmp` is often in memory.
 const LARGE_TEMPORARY: &str = "/var/tmp";
 
-/// Goes with everything in it when it is dropped.
+/// The clean repository in its temporary directory. Both are deleted on drop.
 #[derive(Debug)]
 pub(crate) struct Clean {
     repo: Arc<CleanRepo>,
     go_on: Arc<AtomicBool>,
-    /// Held by whoever runs git.
+    /// Held by the thread that runs git.
     busy: Arc<Mutex<()>>,
     dir: TempDir,
 }
 
 impl Drop for Clean {
     fn drop(&mut self) {
-        // Git is ended and waited for: it would write into a directory that is being removed.
+        // Ends git and waits for it, because it would write into a directory that is being deleted.
         self.go_on.store(false, Ordering::Relaxed);
         drop(self.busy.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -66,7 +66,7 @@ impl Clean {
         &self.repo
     }
 
-    /// The directory that holds the repository and what was made from it.
+    /// The directory that contains the repository and the files made from it.
     pub(crate) fn place(&self) -> &Path {
         self.dir.path()
     }
@@ -123,19 +123,19 @@ impl Clean {
         self.on_a_thread(move |repo| repo.bundle(&tip, &branch, exclude.as_deref())).await
     }
 
-    /// What differs between the base, or nothing, and `tip`.
+    /// The changed files between the base, or nothing, and `tip`.
     pub(crate) async fn changes(&self, tip: &str, base: Option<&str>) -> Result<Vec<Changed>, ApiError> {
         let (tip, base) = (tip.to_owned(), base.map(str::to_owned));
         self.on_a_thread(move |repo| repo.changes(&tip, base.as_deref())).await
     }
 
-    /// What the changes between the base, or nothing, and `tip` are laid out as, plain files below [`Self::place`].
+    /// Writes the files that changed between the base, or nothing, and `tip` as plain files below [`Self::place`].
     pub(crate) async fn lay_out(&self, tip: &str, base: Option<&str>) -> Result<LaidOut, ApiError> {
         let (tip, base) = (tip.to_owned(), base.map(str::to_owned));
         self.on_a_thread(move |repo| repo.lay_out(&tip, base.as_deref())).await
     }
 
-    /// What git says about the repository.
+    /// The output of a git command in the repository.
     pub(crate) async fn ask(&self, arguments: &[&str]) -> Result<Vec<u8>, ApiError> {
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         self.on_a_thread(move |repo| {
@@ -146,7 +146,7 @@ impl Clean {
     }
 }
 
-/// The full disk is the caller's.
+/// The error of a git command. If a disk is full, it is the caller's.
 fn explained(error: &GitError, place: &Path) -> ApiError {
     if !error.is_full_disk() {
         return bay_daemon::Words::default().error(error.to_api());

@@ -8,13 +8,14 @@ use bay_types::bay::Origin;
 use crate::failure::Failure;
 use crate::git::{LocalRepo, discover};
 
-/// The one we are in, or the one the bay was made from, whichever has the commit with its whole history.
+/// The repository in the current directory, or the one that the bay was made from, if it has the commit and all of its
+/// history.
 pub(super) async fn find(origin: Option<&Origin>) -> Result<Option<Lender>, Failure> {
     let Some(origin) = origin else { return Ok(None) };
     let here = std::env::current_dir().ok();
     let there = Some(PathBuf::from(&origin.location)).filter(|path| path.is_absolute());
     for place in here.into_iter().chain(there) {
-        // A place that cannot be read lends nothing; the work comes out without it.
+        // If the repository cannot be read, it lends no objects, and the download is larger.
         if let Ok(Some(repo)) = discover(&place).await
             && let Some(lender) = repo.lends(&origin.commit).await
         {
@@ -25,7 +26,7 @@ pub(super) async fn find(origin: Option<&Origin>) -> Result<Option<Lender>, Fail
 }
 
 impl LocalRepo {
-    /// Its objects, if it has the commit and is no clone with holes in it.
+    /// Its objects, if it has the commit and is not a shallow clone.
     async fn lends(&self, commit: &str) -> Option<Lender> {
         if self.shallow || !self.has(commit).await {
             return None;

@@ -1,4 +1,4 @@
-//! The agent's work, brought out of its bay.
+//! Copies the agent's work out of its bay.
 //!
 //! ```text
 //!   in the bay                        here, as the caller                               the caller's
@@ -7,13 +7,13 @@
 //!   the agent's is touched)                                                             branch of a remote
 //! ```
 //!
-//! Git never runs on the agent's tree but inside the bay, and everything it says there is hostile: one line with a
-//! commit's id, and a pack of bounded size, are all that is taken. The daemon only passes bytes on. Whatever goes wrong,
-//! the directory here and the one in the bay are removed; one that a dead daemon kept us from removing in the bay goes
-//! with the next run.
+//! Git runs on the agent's tree only inside the bay, and all of its output there is hostile. Only one line with a
+//! commit's id and a pack of bounded size are accepted. The daemon only forwards bytes. If anything fails, the
+//! directories here and in the bay are deleted. If the daemon is down, the one in the bay remains, and the next run
+//! deletes it.
 //!
-//! A repository of the caller's that has the commit the bay began from lends its objects, so that only what is new is
-//! sent; where there is none, or it does not have all it should, the whole history is.
+//! If a repository of the caller has the commit that the bay began from, it lends its objects, so that only newer
+//! objects are sent. If there is none, or it lacks objects, the whole history is sent.
 
 mod clean;
 mod lender;
@@ -32,25 +32,25 @@ use bay_text::escape::one_line;
 pub(crate) use clean::Clean;
 use pack_directory::{Answer, PackDirectory};
 
-/// Largest pack that is taken out of a bay.
+/// Largest pack that is accepted from a bay.
 pub(crate) const MAX_PACK_BYTES: u64 = 16 << 30;
 
-/// What of a bay's work is wanted.
+/// Which part of a bay's work to copy.
 #[derive(Debug)]
 pub(crate) struct Wanted<'a> {
     pub(crate) bay: &'a BayView,
     pub(crate) committed_only: bool,
-    /// Of the commit that uncommitted changes become.
+    /// The message of the commit with the uncommitted changes.
     pub(crate) message: &'a str,
 }
 
-/// How the work was found.
+/// The state of the work in the bay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Committed,
-    /// With one more commit for what was not committed.
+    /// With one more commit for the uncommitted changes.
     Uncommitted,
-    /// The workspace was no repository: its files are one commit.
+    /// The workspace was no repository: its files became one commit.
     Whole,
 }
 
@@ -59,12 +59,12 @@ pub(crate) enum Kind {
 pub(crate) struct Work {
     pub(crate) clean: Clean,
     pub(crate) tip: String,
-    /// The commit the bay began from, where the work's repository knows it.
+    /// The commit that the bay began from, if the work's repository contains it.
     pub(crate) base: Option<String>,
     pub(crate) kind: Kind,
 }
 
-/// Ctrl-C and its like: what was made here is removed before this program ends.
+/// Ctrl-C and similar signals. Temporary files are deleted before this program ends.
 #[derive(Debug)]
 pub(crate) struct Interrupts([(u8, Signal); 3]);
 
@@ -81,7 +81,7 @@ impl Interrupts {
         all().map(Self).map_err(|e| local("listening for signals", &e))
     }
 
-    /// The work's outcome, unless a signal comes first.
+    /// The outcome of the work, unless a signal arrives first.
     pub(crate) async fn or<T, E: Into<Failure>>(
         &mut self,
         work: impl Future<Output = Result<T, E>>,
@@ -95,15 +95,15 @@ impl Interrupts {
         };
         let error = ApiError::new(
             ErrorCode::Interrupted,
-            "ended by a signal before the work was brought out",
+            "ended by a signal before the work was copied out",
             "run the command again; nothing was written",
         );
-        // As a shell reports a program ended by this signal.
+        // The exit code that a shell reports for a program ended by this signal.
         Err(Failure::Api { error, exit: 128 + *number })
     }
 }
 
-/// Brings the work out and checks it.
+/// Copies the work out of the bay and checks it.
 pub(crate) async fn bring_out(
     client: &mut Client,
     wanted: &Wanted<'_>,
@@ -113,7 +113,8 @@ pub(crate) async fn bring_out(
     let origin = wanted.bay.origin.as_ref().filter(|origin| is_object_id(&origin.commit));
     if let Some(lender) = interrupts.or(lender::find(origin)).await? {
         match attempt(client, wanted, Some(lender), meter, interrupts).await {
-            // The lender may lack what it should have; the whole history then tells whose fault it was.
+            // The lender may lack objects. An attempt with the whole history shows whether the lender or the bay is at
+            // fault.
             Err(Failure::Api { error, .. }) if error.code == ErrorCode::WorkRefused => {}
             other => return other,
         }
@@ -169,7 +170,7 @@ fn nothing(bay: &BayView) -> ApiError {
     )
 }
 
-/// What the script in the bay, or whoever took its place, says it could not do.
+/// The error that the script in the bay reported. A process of the bay may have replaced the script.
 fn refusal(bay: &BayView, why: &str, said: &str) -> ApiError {
     let name = &bay.name;
     match why {
@@ -183,14 +184,14 @@ fn refusal(bay: &BayView, why: &str, said: &str) -> ApiError {
             ErrorCode::CommandNotFound,
             format!("the bay {name} has no git (image {}), and its work leaves by git", one_line(&bay.image)),
             format!(
-                "install git in the bay or use an image that has it; `bay cp {name}:. DIR` brings the plain files"
+                "install git in the bay or use an image that has it; `bay cp {name}:. DIR` copies the plain files"
             ),
         ),
         "shallow" => ApiError::new(
             ErrorCode::WorkRefused,
             format!("the repository in the bay {name} is a shallow clone, whose history has no beginning"),
             format!(
-                "make the bay from a whole clone (`git fetch --unshallow`); `bay cp {name}:. DIR` brings the plain files"
+                "make the bay from a full clone (`git fetch --unshallow`); `bay cp {name}:. DIR` copies the plain files"
             ),
         ),
         _ => {
@@ -202,14 +203,14 @@ fn refusal(bay: &BayView, why: &str, said: &str) -> ApiError {
                 ErrorCode::WorkRefused,
                 format!("git in the bay {name} could not pack the work; {said}"),
                 format!(
-                    "`bay exec {name} -- git status` and `git fsck` in it may tell more; `bay cp {name}:. DIR` brings the plain files"
+                    "`bay exec {name} -- git status` and `git fsck` in it may show more; `bay cp {name}:. DIR` copies the plain files"
                 ),
             )
         }
     }
 }
 
-/// As much of a commit's id as people read.
+/// An abbreviated commit id.
 pub(crate) fn short(commit: &str) -> &str {
     commit.get(..8).unwrap_or(commit)
 }

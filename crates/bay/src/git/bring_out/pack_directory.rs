@@ -18,17 +18,17 @@ use crate::session::capture::capture;
 use bay_text::percent::segment;
 
 const SCRIPT: &str = include_str!("pack.sh");
-/// Packing the largest repositories takes minutes; whoever takes longer does something else.
+/// Packing the largest repositories takes minutes. If it takes longer than this, something is wrong in the bay.
 const PACK_WITHIN_S: u64 = 3600;
-/// How long we try to leave the bay as it was, also when its daemon is just away.
+/// How long the cleanup in the bay is tried, also while its daemon is unreachable.
 const CLEAR_WITHIN: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
-/// Free space that the caller's disk keeps, and how many bytes may come before it is looked at again.
+/// Free space that stays on the caller's disk, and the number of bytes after which it is checked again.
 const KEEP_FREE_BYTES: u64 = 512 << 20;
 const LOOK_EVERY_BYTES: u64 = 64 << 20;
 const SIGKILL: i32 = 9;
 
-/// What the script answered.
+/// The answer of the script.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Tip { commit: String, kind: Kind },
@@ -36,7 +36,7 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// One line in the words of the script, or not its answer at all.
+    /// Parses the one line that the script prints. `None` if the output is anything else.
     fn parse(stdout: &[u8], stderr: &[u8]) -> Option<Self> {
         let line = std::str::from_utf8(stdout).ok()?.strip_suffix('\n')?;
         let words: Vec<&str> = line.split(' ').collect();
@@ -59,12 +59,12 @@ impl Answer {
     }
 }
 
-/// A directory in a bay.
+/// The directory in a bay in which the work is packed.
 #[derive(Debug)]
 pub(super) struct PackDirectory {
     client: Client,
     bay: String,
-    /// The exec that packs; also what makes the directory's name one of a kind.
+    /// The exec that packs. Its id also makes the directory's name unique.
     packing: ExecId,
     path: String,
     in_use: bool,
@@ -82,7 +82,7 @@ impl PackDirectory {
         }
     }
 
-    /// Lets the bay pack its work, without what `have` covers.
+    /// Packs the work in the bay, without what `have` covers.
     pub(super) async fn pack(
         &mut self,
         wanted: &Wanted<'_>,
@@ -90,7 +90,7 @@ impl PackDirectory {
         base: Option<&str>,
     ) -> Result<Answer, ApiError> {
         let what = if wanted.committed_only { "committed" } else { "all" };
-        // One byte more than is taken, so that what was cut off is seen to be.
+        // One byte more than the limit, so that a truncated pack is recognised.
         let most = (MAX_PACK_BYTES + 1).to_string();
         let mut spec = ExecSpec::new(["sh", "-s", "--", "pack", &self.path, what]);
         spec.argv.extend(
@@ -114,7 +114,8 @@ impl PackDirectory {
         let answer = Answer::parse(&captured.stdout, &captured.stderr)
             .filter(|_| captured.exit.code == Some(0))
             .ok_or_else(|| self.odd("did not answer as it should"))?;
-        // The script has tidied up after itself when it says so; who else answers may be left to it.
+        // If the script reports a failure, it has deleted its files. If another program answered, the cleanup is that
+        // program's.
         self.in_use = matches!(answer, Answer::Tip { .. });
         Ok(answer)
     }
@@ -123,11 +124,11 @@ impl PackDirectory {
         ApiError::new(
             ErrorCode::WorkRefused,
             format!("git in the bay {} {what}", self.bay),
-            format!("look at the git there: `bay exec {} -- git status`", self.bay),
+            format!("check git there: `bay exec {} -- git status`", self.bay),
         )
     }
 
-    /// Takes the pack.
+    /// Downloads the pack.
     pub(super) async fn download(&mut self, to: &Path, meter: &mut Meter) -> Result<(), ApiError> {
         let failed = |error: &io::Error| local(&format!("writing {}", to.display()), error);
         let mut file = File::create_new(to).map_err(|e| failed(&e))?;
@@ -142,7 +143,7 @@ impl PackDirectory {
                 _ => error,
             })?;
         let news = Progress {
-            stage: format!("taking the work of {}", self.bay),
+            stage: format!("downloading the work of {}", self.bay),
             unit: "bytes".to_owned(),
             ..Progress::default()
         };
@@ -171,7 +172,7 @@ impl PackDirectory {
         }
     }
 
-    /// Leaves the bay as it was: whatever still packs is ended, the directory goes.
+    /// Cleans up in the bay: kills the packing exec if it still runs, and deletes the directory.
     pub(super) async fn clear(mut self) {
         if !self.in_use {
             return;
@@ -196,7 +197,7 @@ impl PackDirectory {
     async fn try_clear(&mut self) -> Result<(), ApiError> {
         let kill = SignalRequest { signal: SIGKILL, tree: true };
         let path = bay_path(&self.bay, &format!("/execs/{}/signal", segment(&self.packing.to_string())));
-        // It has ended as a rule, and then there is nothing to end.
+        // Usually the exec has ended, and this does nothing.
         let _: Result<serde_json::Value, ApiError> = self.client.post(&path, &kill).await;
         let remove = ExecSpec::new(["rm", "-rf", "--", &self.path]);
         capture(&mut self.client, &self.bay, &remove, &[]).await.map(drop)
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_one_line_in_the_scripts_own_words_is_an_answer() {
+    fn only_one_line_in_the_scripts_format_is_an_answer() {
         let id = "a".repeat(40);
         let parse = |text: &str| Answer::parse(text.as_bytes(), b"why");
         assert_eq!(

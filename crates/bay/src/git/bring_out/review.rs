@@ -19,27 +19,27 @@ use super::Work;
 use crate::output::count;
 use bay_text::escape::one_line;
 
-/// Places that an error names.
+/// Most positions that an error lists.
 const NAMED: usize = 3;
 
-/// What leaves, in numbers.
+/// Counts of what leaves the bay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Leaving {
     pub(crate) commits: u64,
     /// Files added, changed or deleted.
     pub(crate) files: u64,
-    /// Entries that name a commit of another repository, whose files do not come along.
+    /// Entries that name a commit of another repository, whose files are not included.
     pub(crate) repositories: u64,
 }
 
 impl Leaving {
-    /// For a person: `2 commits, 3 files changed`.
+    /// The counts in words: `2 commits, 3 files changed`.
     pub(crate) fn told(&self) -> String {
         format!("{}, {} changed", count(self.commits, "commit"), count(self.files, "file"))
     }
 }
 
-/// Looks at everything between where the bay began and the work.
+/// Counts the commits and files between the bay's beginning and the work.
 pub(crate) async fn review(work: &Work) -> Result<Leaving, ApiError> {
     let exclude = work.base.as_ref().map(|base| format!("^{base}"));
     let mut arguments = vec!["rev-list", "--count", &work.tip];
@@ -53,8 +53,8 @@ pub(crate) async fn review(work: &Work) -> Result<Leaving, ApiError> {
     Ok(Leaving { commits, files: changes.len() as u64, repositories: repositories as u64 })
 }
 
-/// Reads what would be pushed by the rules of `bay review`, and refuses a secret unless told otherwise: in a file of the
-/// work, and in one that a commit on the way had, for that leaves with its commit.
+/// Checks the work with the rules of `bay review` before it is pushed, and refuses secrets unless they are allowed. It
+/// also checks files that only an intermediate commit contains, because they leave with that commit.
 pub(crate) async fn review_before_push(work: &Work, allow_secrets: bool) -> Result<Findings, ApiError> {
     let laid_out = work.clean.lay_out(&work.tip, work.base.as_deref()).await?;
     let read = tokio::task::spawn_blocking(move || found(&laid_out));
@@ -71,8 +71,8 @@ pub(crate) async fn review_before_push(work: &Work, allow_secrets: bool) -> Resu
     };
     Err(ApiError::new(
         ErrorCode::SecretFound,
-        format!("the work holds what looks like a secret: {}{more}", places.join("; ")),
-        "take it out, also of the commits it is in; or --allow-secrets if it is none, or is meant to leave",
+        format!("the work contains what looks like a secret: {}{more}", places.join("; ")),
+        "remove it, also from the commits that contain it; or use --allow-secrets if it is no secret or may leave",
     ))
 }
 
@@ -85,10 +85,10 @@ fn place(finding: &Finding) -> String {
 
 fn found(laid_out: &LaidOut) -> Result<Findings, ApiError> {
     let mut findings = reviewed(Some(&laid_out.before), &laid_out.after)?;
-    // Of what passed by only a secret counts; the rest is not there any more.
+    // Of files in intermediate commits only secrets matter, because the files themselves are gone in the result.
     let passing = reviewed(None, &laid_out.on_the_way)?.findings.into_iter();
     findings.findings.extend(passing.filter(|finding| finding.severity == Severity::Stop).map(|finding| {
-        // Each lies below a directory of its own, which is ours.
+        // Each file lies below a directory that we made. Its name is removed here.
         let inner = |path: &str| path.split_once('/').map_or(path, |(_, path)| path).to_owned();
         Finding {
             path: inner(&finding.path),
