@@ -1,19 +1,18 @@
-//! One small request on a new connection, by which the driver finds out whether the guest is at its other end.
+//! A small request on a new connection, which shows whether the guest is at its other end.
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// What the guest is asked: it changes nothing, and the answer is short.
+/// A request to the guest that changes nothing and has a short answer.
 const REQUEST: &[u8] = b"GET /v1/info HTTP/1.1\r\nhost: guest\r\n\r\n";
 /// Longest head and longest body of the answer.
 const MAX_HEAD: usize = 4096;
 const MAX_BODY: usize = 64 << 10;
 
-/// Returns when the guest has answered; nothing of the answer is left on the stream.
+/// Returns when the guest has answered. The whole answer was read from the stream.
 ///
-/// # Errors
-/// What went wrong with the connection, or that the answer was none.
+/// # Errors The error of the connection, or that the answer was invalid.
 pub(crate) async fn answered(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
     stream.write_all(REQUEST).await?;
     stream.flush().await?;
@@ -22,7 +21,7 @@ pub(crate) async fn answered(stream: &mut (impl AsyncRead + AsyncWrite + Unpin))
         if head.len() >= MAX_HEAD {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // The guest sends nothing behind its answer, and byte by byte nothing of it can be missed.
+        // The guest sends nothing after its answer, and byte by byte none of it can be missed.
         head.push(stream.read_u8().await?);
     }
     let mut body = vec![0; length(&head).ok_or(io::ErrorKind::InvalidData)?];
@@ -30,7 +29,7 @@ pub(crate) async fn answered(stream: &mut (impl AsyncRead + AsyncWrite + Unpin))
     Ok(())
 }
 
-/// The length of the body that a head announces.
+/// The length of the body according to the head.
 fn length(head: &[u8]) -> Option<usize> {
     let text = std::str::from_utf8(head).ok()?;
     let mut lines = text.split("\r\n");
@@ -54,7 +53,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_answer_is_read_whole_and_nothing_behind_it() {
+    async fn exactly_one_answer_is_read() {
         let (mut near, mut far) = tokio::io::duplex(1024);
         far.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhellonext").await.unwrap();
         answered(&mut near).await.unwrap();
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_answer_is_an_error_and_no_reset() {
+    async fn an_invalid_answer_is_an_error_and_no_reset() {
         for said in [&b"SSH-2.0-x\r\n\r\n"[..], b"HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n"] {
             let (mut near, mut far) = tokio::io::duplex(1024);
             far.write_all(said).await.unwrap();

@@ -1,8 +1,9 @@
 //! The driver `gvisor`: a bay whose system calls a kernel in user space serves, Google's gVisor (`runsc`, systrap).
 //!
-//! Disk, control groups, gateway namespace and guest are those of the driver `local`; what differs is who serves the bay's
-//! system calls. So this driver starts bays in its own way and hands everything else to `local`. What the sandbox cannot do
-//! is in its [`Capabilities`]; `CONTRACT.md` of the crate `bay-backend` has what was found out about it.
+//! Disk, control groups, gateway namespace and guest are those of the driver `local`. Only the kernel that serves the
+//! bay's system calls differs. So this driver starts bays in its own way and delegates everything else to `local`. What
+//! the sandbox cannot do is in its [`Capabilities`]. `CONTRACT.md` of the crate `bay-backend` describes the
+//! differences.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -29,9 +30,9 @@ use tokio::process::Command;
 
 mod handshake;
 
-/// What this driver is called.
+/// The name of this driver.
 pub const NAME: &str = "gvisor";
-/// Where runsc is looked for.
+/// The paths where runsc is searched.
 pub const RUNSC_PLACES: [&str; 2] = ["/usr/local/bin/runsc", "/usr/bin/runsc"];
 /// A runsc that does not report its version within this time counts as missing.
 const RUNSC_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
@@ -49,17 +50,16 @@ const NO_CONTAINERS: &str = "gVisor's kernel lacks what container runtimes need"
 /// Bays inside gVisor.
 #[derive(Debug)]
 pub struct Gvisor {
-    /// Everything but starting.
+    /// Does everything but starting.
     local: Arc<Local>,
     runsc: PathBuf,
     version: String,
 }
 
 impl Gvisor {
-    /// The driver, when this host has runsc: the given one, or the first that is found.
+    /// Opens the driver if this host has runsc: the given one, or the first that is found.
     ///
-    /// # Errors
-    /// Why there is none that works.
+    /// # Errors Why there is no runsc that works.
     pub async fn open(local: Arc<Local>, given: Option<PathBuf>) -> Result<Self, String> {
         let found = || RUNSC_PLACES.iter().map(PathBuf::from).find(|place| place.exists());
         let runsc = given.or_else(found).ok_or("runsc is not installed")?;
@@ -98,7 +98,7 @@ impl Backend for Gvisor {
         Capabilities {
             isolation: IsolationGrade::UserKernel,
             memory_checkpoints: Support::no(NO_MEMORY),
-            // Its sockets are not the host kernel's.
+            // The host's kernel does not know the sandbox's sockets.
             attribution: AttributionGrain::Bay,
             nested_containers: Support::no(NO_CONTAINERS),
             ..self.local.capabilities()
@@ -131,7 +131,8 @@ impl Backend for Gvisor {
         self.local.memory_held(bay).await
     }
 
-    /// The host sees the packets of a bay, and not which connections they belong to: whoever sends any counts as connected.
+    /// The host sees the packets of a bay, but not which connections they belong to. So any bay that sends counts as
+    /// connected.
     async fn network(&self, runtime: &RuntimeHandle) -> NetworkUse {
         NetworkUse { external_connections: 1, ..self.local.network(runtime).await }
     }
@@ -172,8 +173,9 @@ impl Backend for Gvisor {
         Ok(Arc::new(BayOnly))
     }
 
-    /// A connection is handed out when the guest has answered on it: under load the sandbox now and then accepts one and
-    /// resets it, and a request that was sent on it could not be sent again without doing its work twice.
+    /// Returns a connection only after the guest has answered on it. Under load the sandbox sometimes accepts a
+    /// connection and resets it. A request that was sent on such a connection could not be repeated without doing its
+    /// work twice.
     async fn connect(&self, bay: BayId) -> io::Result<BoxedStream> {
         let mut tries = 0;
         loop {
@@ -194,13 +196,13 @@ impl Backend for Gvisor {
         self.local.wait_gone(runtime).await;
     }
 
-    /// What `local` finds is all there is: both keep their runtimes in the same places.
+    /// The driver `local` reports all leftovers, because both keep their runtimes in the same places.
     async fn leftovers(&self) -> Result<Vec<BayId>, BackendError> {
         Ok(Vec::new())
     }
 }
 
-/// Nobody but the sandbox's own kernel knows whose a socket is.
+/// Only the sandbox's own kernel knows which process owns a socket.
 #[derive(Debug)]
 struct BayOnly;
 

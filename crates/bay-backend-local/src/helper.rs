@@ -1,4 +1,4 @@
-//! Runs of the helper, `bay __runtime`: one request each, and its answer.
+//! Runs the helper, `bay __runtime`: one request for each run, and its reply.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ use tokio::process::Command;
 
 /// Longest answer the helper may give.
 pub(crate) const MAX_REPLY_BYTES: u64 = 64 * 1024;
-/// A start takes milliseconds; ending processes that sleep on a slow disk may take the helper's own deadlines.
+/// A start takes milliseconds. Ending processes that wait for a slow disk may take as long as the helper's own
+/// deadlines.
 const HELPER_DEADLINE: Duration = Duration::from_secs(90);
 
 /// The program that makes, captures and clears runtimes.
@@ -27,7 +28,7 @@ impl Helper {
         Self { program }
     }
 
-    /// The helper leads a process group of its own: a signal to the daemon's group does not reach it.
+    /// The helper leads its own process group, so that a signal to the daemon's group does not reach it.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command
@@ -41,7 +42,7 @@ impl Helper {
         command
     }
 
-    /// Runs the helper to its end.
+    /// Runs the helper until it ends.
     pub(crate) async fn ask(&self, request: &RuntimeRequest) -> Result<RuntimeReply, BackendError> {
         self.ask_within(request, HELPER_DEADLINE).await
     }
@@ -66,7 +67,7 @@ impl Helper {
         let (answer, status) = match tokio::time::timeout(deadline, talk).await {
             Ok(talked) => talked.map_err(BackendError::Helper)?,
             Err(_) => {
-                // Not waited for: a helper that hangs in the kernel would be waited for in vain. The runtime reaps it.
+                // Do not wait for it: if it hangs in the kernel, it never ends. The async runtime reaps it.
                 let _ = helper.start_kill();
                 return Err(BackendError::HelperSlow);
             }
@@ -75,7 +76,7 @@ impl Helper {
     }
 }
 
-/// The helper's reply, unless it reports a failure. `ended` describes a helper that gave no reply.
+/// The helper's reply, or the failure that it reports. `ended` describes a helper that ended without a reply.
 pub(crate) fn read_reply(answer: &[u8], ended: &str) -> Result<RuntimeReply, BackendError> {
     match serde_json::from_slice(answer) {
         Ok(RuntimeReply::Failed { step, message }) => Err(BackendError::Step { step, message }),

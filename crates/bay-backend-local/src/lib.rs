@@ -46,10 +46,10 @@ use memory::Memory;
 /// A socket address holds 108 bytes, the last one zero.
 const MAX_SOCKET_PATH: usize = 107;
 
-/// Where the local driver keeps its things.
+/// The paths of the local driver.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
-    /// Directory of one sub-directory per bay; owned by root.
+    /// Directory with one sub-directory for each bay; owned by root.
     pub run_dir: PathBuf,
     /// Path below each cgroup hierarchy, unique per daemon: `workbay/<daemon id>`.
     pub cgroup: PathBuf,
@@ -57,11 +57,11 @@ pub struct LocalConfig {
     pub helper: PathBuf,
     /// The executable that becomes PID 1 in bays.
     pub guest: PathBuf,
-    /// Where the files of bays are.
+    /// The pool with the files of bays.
     pub pool: Pool,
-    /// The CRIU to use, instead of the first that is found.
+    /// The CRIU binary, instead of the first that is found.
     pub criu: Option<PathBuf>,
-    /// Tests: the step before which the helper kills itself.
+    /// For tests: the step before which the helper kills itself.
     pub die_before: Option<String>,
 }
 
@@ -70,14 +70,14 @@ pub struct LocalConfig {
 pub struct Local {
     config: LocalConfig,
     helper: Helper,
-    /// Where the cgroup hierarchies are mounted: looked at for every bay in every list, so it is kept once known. On some
-    /// hosts the first bay's helper is the one that mounts what is missing.
+    /// The mount points of the cgroup hierarchies. They are needed for every bay in every list, so they are cached once
+    /// known. On some hosts the first bay's helper mounts what is missing.
     groups: OnceLock<Hierarchies>,
     memory: Memory,
 }
 
 impl Local {
-    /// Finds out what this host has.
+    /// Determines what this host supports.
     pub async fn open(config: LocalConfig) -> Self {
         let memory = Memory::open(config.criu.clone()).await;
         let helper = Helper::new(config.helper.clone());
@@ -101,10 +101,9 @@ impl Local {
         }
     }
 
-    /// Starts a bay by another request to the helper, for drivers that differ from this one in how a bay begins.
+    /// Starts a bay with another request to the helper, for drivers whose start differs from this one's.
     ///
-    /// # Errors
-    /// As for [`Backend::start`].
+    /// # Errors Those of [`Backend::start`].
     pub async fn start_as(
         &self,
         spec: &StartSpec,
@@ -116,7 +115,7 @@ impl Local {
             Ok(RuntimeReply::Started { record }) => handle_of(&record),
             Ok(_) => Err(BackendError::HelperLost { status: "no record of PID 1".to_owned() }),
             Err(error) => {
-                // Whatever was made must not stay; the first error is the one worth telling.
+                // Nothing may remain of a failed start. The first error is the one to report.
                 if let Err(clearing) = self.clear(spec.bay).await {
                     tracing::warn!(bay = %spec.bay, error = %clearing, "could not clear a failed start");
                 }
@@ -125,7 +124,7 @@ impl Local {
         }
     }
 
-    /// What the helper needs to know to capture a bay.
+    /// The helper's parameters for the capture of a bay.
     async fn capture_spec(&self, order: &CaptureOrder) -> Result<Box<CaptureSpec>, BackendError> {
         Ok(Box::new(CaptureSpec {
             criu: self.memory.criu()?,
@@ -136,7 +135,7 @@ impl Local {
         }))
     }
 
-    /// What the helper needs to know of a bay.
+    /// The helper's parameters for a bay.
     async fn runtime_spec(&self, spec: &StartSpec) -> Result<RuntimeSpec, BackendError> {
         let (program, pool, bay) = (self.config.guest.clone(), self.config.pool.clone(), spec.bay);
         let bounded = spec.limits.io_read_mibps.is_some() || spec.limits.io_write_mibps.is_some();
@@ -212,7 +211,7 @@ impl Backend for Local {
     fn facts(&self, runtime: &RuntimeHandle) -> RuntimeFacts {
         let Ok(record) = runtime.read::<RuntimeRecord>() else { return RuntimeFacts::default() };
         RuntimeFacts {
-            // As earlier releases wrote it beside the costs.
+            // The format in which earlier releases recorded it with the costs.
             identity: format!("{} {} {}", record.pid, record.start_ticks, record.boot_id),
             host_pid: Some(record.pid),
             boot_id: Some(record.boot_id),
@@ -233,12 +232,12 @@ impl Backend for Local {
 
     async fn reclaim_guest(&self, bay: BayId, runtime: &RuntimeHandle) -> Option<Moved> {
         let record = alive(runtime)?;
-        // One that ended meanwhile is seen by the next look.
+        // If PID 1 ended meanwhile, the next inspection notices.
         self.groups()?.reclaim_first_process(&self.place(bay).cgroup, record.pid).ok().flatten()
     }
 
     async fn stats(&self, bay: BayId, runtime: &RuntimeHandle) -> BayStats {
-        // A number that may belong to another process by now is not asked about.
+        // The process id may belong to another process by now; then it is not used.
         let pid = alive(runtime).map(|record| record.pid);
         self.groups().map(|groups| groups.stats(&self.place(bay).cgroup, pid)).unwrap_or_default()
     }
@@ -308,7 +307,7 @@ impl Backend for Local {
             return Err(BackendError::LimitUnsupported("this host has no cgroups".to_owned()));
         };
         let (group, spec, pool) = (self.place(spec.bay).cgroup, spec.clone(), self.config.pool.clone());
-        // Taking memory back may take its time.
+        // To reclaim memory may take a while.
         let set = tokio::task::spawn_blocking(move || {
             let devices = pool.devices().map_err(|error| BackendError::Disk(Box::new(error.to_api())))?;
             let placing = LimitContext { turn: spec.id_base / ID_RANGE, devices: &devices };
@@ -326,7 +325,7 @@ impl Backend for Local {
     }
 
     async fn egress(&self, bay: BayId) -> io::Result<EgressPort> {
-        // A few system calls; the thread they are made in is of their own.
+        // A few system calls, made in a separate thread.
         let (tcp, dns, counters) = GatewaySockets::open(&self.place(bay).run_dir)?.into_parts();
         let mut questions: Vec<Box<dyn Datagrams>> = Vec::new();
         for socket in dns {
@@ -387,8 +386,8 @@ impl Backend for Local {
     }
 }
 
-/// Connections that the kernel steers to one listener in the gateway namespace: the local end of each is where the bay
-/// wanted to go.
+/// Connections that the kernel steers to one listener in the gateway namespace. The local address of each is the
+/// destination that the bay connected to.
 #[derive(Debug)]
 struct LocalConnections(TcpListener);
 
@@ -425,7 +424,7 @@ impl EgressCounters for LocalCounters {
     }
 }
 
-/// By the kernel that the bay shares with this process.
+/// Asks the host's kernel, which the bay shares.
 #[derive(Debug)]
 struct LocalAttribution(Callers);
 
@@ -443,22 +442,23 @@ impl Attribution for LocalAttribution {
     }
 }
 
-/// Earlier executables that are kept on the pool. A bay whose own is gone runs on, but its memory cannot be captured.
+/// Most earlier executables that are kept on the pool. A bay whose executable was removed continues to run, but its
+/// memory cannot be captured.
 const EARLIER_PROGRAMS: usize = 8;
 
-/// The guest's executable on the pool, copied there when this one is not there yet. The oldest ones go: a bay that has
-/// one mounted keeps it.
+/// The guest's executable on the pool; copies it if it is not there yet. The oldest copies are removed. A bay that has
+/// one mounted still has it.
 fn program_on_pool(guest: &Path, programs: &Path, bay: BayId) -> io::Result<PathBuf> {
     let name = guest.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let (path, wanted) = (programs.join(name), std::fs::metadata(guest)?.len());
     if std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() == wanted) {
         return Ok(path);
     }
-    // Bays may start at the same time; each makes a copy, and the last one stays.
+    // Bays may start concurrently. Each makes a copy, and the last one stays.
     let new = programs.join(format!(".{bay}"));
     let mut copy = File::create(&new)?;
     io::copy(&mut File::open(guest)?, &mut copy)?;
-    // Executable in the bay, readable by nobody there.
+    // Executable in the bay, but readable by nobody there.
     copy.set_permissions(std::fs::Permissions::from_mode(0o711))?;
     std::fs::rename(&new, &path)?;
     let mut old: Vec<_> = std::fs::read_dir(programs)?
@@ -473,7 +473,7 @@ fn program_on_pool(guest: &Path, programs: &Path, bay: BayId) -> io::Result<Path
     Ok(path)
 }
 
-/// Names of copies being made begin with a dot.
+/// Whether a file is a copy of another release. Names of copies in progress begin with a dot.
 fn is_old_program(found: &std::ffi::OsStr, current: &std::ffi::OsStr) -> bool {
     found != current && !found.as_encoded_bytes().starts_with(b".")
 }

@@ -1,4 +1,4 @@
-//! Memory of bays: the daemon's half of a capture, and restores.
+//! Memory of bays: the daemon's part of captures and restores.
 
 use std::fs::File;
 use std::io;
@@ -16,9 +16,9 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufRead
 
 use crate::helper::{Helper, MAX_REPLY_BYTES, handle_of, read_reply, unexpected};
 
-/// A capture writes as much as the bay has memory, and a restore reads it. Longer than any that is worth waiting for.
+/// A capture writes the bay's memory, and a restore reads it. No capture worth waiting for takes longer than this.
 const MEMORY_DEADLINE: Duration = Duration::from_secs(300);
-/// The step at which the helper looks whether images are of this kind of machine.
+/// The step in which the helper checks that the images come from this kind of machine.
 const IDENTITY: &str = "identity";
 
 /// A CRIU that does not report its version within this time counts as missing.
@@ -70,7 +70,7 @@ impl Memory {
         let captured =
             match tokio::time::timeout(MEMORY_DEADLINE, talk(helper, &request, while_stopped)).await {
                 Ok(captured) => captured,
-                // The helper was killed with its handle, and CRIU sees that it is gone.
+                // The helper was killed when its handle was dropped, and CRIU notices that.
                 Err(_) => Err(BackendError::HelperSlow),
             };
         if captured.as_ref().is_err_and(|error| !matches!(error, BackendError::Obstacles(_)))
@@ -81,8 +81,8 @@ impl Memory {
         captured
     }
 
-    /// A helper whose daemon is gone sees that when CRIU is done, and lets everything go on. It holds the bay's lock until
-    /// then.
+    /// Waits for an interrupted capture to end. A helper whose daemon died notices that when CRIU is done, and resumes
+    /// the bay. It holds the bay's lock until then.
     pub(crate) async fn abandon(&self, helper: &Helper, spec: Box<CaptureSpec>) -> Result<(), BackendError> {
         let request = RuntimeRequest::Mend(spec);
         helper.ask_within(&request, MEMORY_DEADLINE).await.map(drop)
@@ -100,7 +100,7 @@ impl Memory {
         }
     }
 
-    /// May leave parts of the runtime when it fails; the caller clears them.
+    /// If it fails, parts of the runtime may remain; the caller clears them.
     pub(crate) async fn restore(
         &self,
         helper: &Helper,
@@ -113,7 +113,7 @@ impl Memory {
         let ctl = own.clone();
         let copied = tokio::task::spawn_blocking(move || copy_program(&kept, &own)).await;
         copied.map_err(io::Error::other).flatten().map_err(BackendError::Helper)?;
-        // What it ran when it was captured; a later version would be other code at the same addresses.
+        // The program that ran at the capture: a later version would have other code at the same addresses.
         runtime.ctl = Some(ctl);
         let request = RuntimeRequest::Restore(Box::new(RestoreSpec {
             runtime,
@@ -134,12 +134,12 @@ impl Memory {
     }
 }
 
-/// Why there are no memory checkpoints on a host without a CRIU that works.
+/// The reason for no memory checkpoints on a host without a working CRIU.
 fn needs_criu(why: &str) -> String {
     format!("CRIU 4.2 or newer is needed: {why}")
 }
 
-/// One capture, line by line. The helper ends with this.
+/// The protocol of one capture, line by line. The helper ends with it.
 async fn talk(
     helper: &Helper,
     request: &RuntimeRequest,
@@ -157,10 +157,10 @@ async fn talk(
     if reply == RuntimeReply::Stopped {
         let done = while_stopped.await;
         if done.is_ok() {
-            // A helper that is gone is seen by the missing answer.
+            // If the helper has ended, the missing answer shows it.
             let _ = stdin.write_all(format!("{GO_ON}\n").as_bytes()).await;
         }
-        // Where that was not said, the end of its input makes the helper give up.
+        // If it was not told to continue, the end of its input makes the helper give up.
         drop(stdin);
         let said = next(&mut lines).await;
         done.map_err(BackendError::Snapshot)?;
@@ -179,8 +179,8 @@ async fn next(lines: &mut BufReader<impl AsyncRead + Unpin>) -> Result<RuntimeRe
     read_reply(&line, "it was killed")
 }
 
-/// Gives a bay a copy of its own of the executable among the images. On one pool this copies nothing. A new file each
-/// time: the one before may be mounted.
+/// Gives a bay its own copy of the executable among the images. Within one pool the copy shares its blocks. It is a new
+/// file each time, because the previous one may be mounted.
 fn copy_program(kept: &Path, own: &Path) -> io::Result<()> {
     match std::fs::remove_file(own) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

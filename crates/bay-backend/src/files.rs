@@ -1,7 +1,7 @@
-//! The files of bays: root, workspace and kept output, and their checkpoints, as one driver keeps them.
+//! The files of bays, as one driver keeps them: root, workspace, kept output, and their checkpoints.
 //!
-//! Every method waits for a disk; call it where waiting is allowed. What was made and not recorded by the caller is found
-//! again by [`BayFiles::list`] and by [`BayFiles::checkpoint_sweep`].
+//! Every method may block on the disk, so call it where blocking is allowed. If the caller dies before it records what
+//! a method made, [`BayFiles::list`] and [`BayFiles::checkpoint_sweep`] find it again.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use bay_types::checkpoint::Point;
 use bay_types::{BayId, CheckpointName, CoreError, ImageId, RepoId};
 
-/// What the files of a new bay are.
+/// The initial files of a new bay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkspaceFrom {
     Empty,
-    /// Everything, the root too, as it was at a checkpoint of another bay; with `state` also what its guest kept.
+    /// All files, the root too, from a checkpoint of another bay. With `state` also the state of its guest.
     Checkpoint {
         point: Point,
         state: bool,
@@ -22,7 +22,7 @@ pub enum WorkspaceFrom {
     Kept {
         workspace: String,
     },
-    /// A commit that was made ready before.
+    /// A commit whose checkout was prepared before.
     Checkout {
         repo: RepoId,
         commit: String,
@@ -30,56 +30,56 @@ pub enum WorkspaceFrom {
     },
 }
 
-/// How much of the disk a bay uses.
+/// The disk space that a bay uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BayUsage {
-    /// Bytes only this bay holds.
+    /// Bytes that only this bay uses.
     pub own_bytes: u64,
 }
 
 pub type Result<T> = std::result::Result<T, CoreError>;
 
 pub trait BayFiles: Send + Sync + Debug {
-    /// Makes the files of a bay, or what is missing of them. `quota_mib` bounds what the bay holds on its own.
+    /// Makes the files of a bay, or the missing ones. `quota_mib` limits the bytes that only the bay uses.
     fn create(&self, bay: BayId, image: ImageId, from: &WorkspaceFrom, quota_mib: Option<u64>) -> Result<()>;
-    /// Gives a bay that does not run a fresh root.
+    /// Gives a stopped bay a fresh root.
     fn replace_root(&self, bay: BayId, image: ImageId) -> Result<()>;
-    /// Makes the files of a bay that does not run those of a checkpoint; with `state` also what its guest kept.
+    /// Replaces the files of a stopped bay by those of a checkpoint. With `state` also the state of its guest.
     fn restore(&self, bay: BayId, from: Point, state: bool) -> Result<()>;
-    /// Removes everything of a bay. The workspace stays under a name that begins with `keep_workspace`, if there is one.
+    /// Removes all files of a bay. If `keep_workspace` is set, the workspace stays under a name that begins with it.
     fn remove(&self, bay: BayId, keep_workspace: Option<&str>) -> Result<Option<PathBuf>>;
-    /// Every bay that has files here, whole or not.
+    /// Every bay that has files here, complete or not.
     fn list(&self) -> Result<Vec<BayId>>;
-    /// Sets or lifts the limit of a bay that exists. What it holds already may be more.
+    /// Sets or removes the limit of an existing bay, which may already use more.
     fn set_quota(&self, bay: BayId, mib: Option<u64>) -> Result<()>;
     fn usage(&self, bay: BayId) -> Result<BayUsage>;
 
-    /// Makes what can be made before the bay is stopped.
+    /// Does all the work that is possible before the bay is paused.
     fn checkpoint_prepare(&self, bay: BayId) -> Result<()>;
-    /// The moment itself: nothing in the bay writes meanwhile.
+    /// Takes the snapshots. Nothing in the bay writes meanwhile.
     fn checkpoint_take(&self, bay: BayId) -> Result<()>;
-    /// Gives what was taken its name: from here on it exists.
+    /// Gives the snapshots their name. From here on the checkpoint exists.
     fn checkpoint_keep(&self, point: Point) -> Result<()>;
-    /// Has it on the disk, where it survives a power failure.
+    /// Flushes the checkpoint to the disk, so that it survives a power failure.
     fn checkpoint_flush(&self, point: Point) -> Result<()>;
-    /// Removes what was taken and got no name.
+    /// Removes snapshots that have no name yet.
     fn checkpoint_discard(&self, bay: BayId) -> Result<()>;
     fn checkpoint_remove(&self, point: Point) -> Result<()>;
-    /// Removes every checkpoint of a bay but the known ones.
+    /// Removes every checkpoint of a bay that is not in `known`.
     fn checkpoint_sweep(&self, bay: BayId, known: &[CheckpointName]) -> Result<()>;
-    /// Shows the bay these of its checkpoints, and no others.
+    /// Makes exactly these checkpoints readable in the bay.
     fn checkpoints_arrange(&self, bay: BayId, shown: &[CheckpointName]) -> Result<()>;
-    /// Makes sure that so many bytes of memory fit.
+    /// Ensures free space for this many bytes of memory.
     fn checkpoint_make_room(&self, bytes: u64) -> Result<()>;
-    /// How many bytes of memory are in a checkpoint.
+    /// The number of bytes of memory in a checkpoint.
     fn checkpoint_memory_bytes(&self, point: Point) -> Result<u64>;
-    /// Disk space of a checkpoint's memory; `None` if there is none.
+    /// Disk space of a checkpoint's memory. `None` if it has none.
     fn checkpoint_disk_bytes(&self, point: Point) -> Option<u64>;
-    /// Whether a capture of the bay's memory began and got no name yet.
+    /// Whether a capture of the bay's memory was begun and has no name yet.
     fn capture_is_unfinished(&self, bay: BayId) -> bool;
 }
 
-/// No files at all: every call is refused with this error.
+/// Files for a driver that has none: every call fails with this error.
 #[derive(Debug, Clone)]
 pub struct NoFiles(pub CoreError);
 

@@ -1,24 +1,24 @@
-//! The one interface behind which a bay can run anywhere. Each driver is a crate of its own.
+//! The interface to whatever runs bays. Each driver is a crate of its own.
 //!
-//! A backend starts, finds, freezes and clears runtimes. It keeps no state of its own: what it needs to find a runtime
-//! again is derived from the bay's id or was returned as a [`RuntimeHandle`]. Differences between drivers belong in
+//! A backend starts, finds, pauses and clears runtimes. It keeps no state of its own. It derives what it needs to find
+//! a runtime again from the bay's id, or has returned it as a [`RuntimeHandle`]. Differences between drivers belong in
 //! their [`Capabilities`], not in more verbs.
 //!
 //! | verb      | promise                                                                                        |
 //! |-----------|------------------------------------------------------------------------------------------------|
-//! | `start`   | the guest runs and listens, or nothing is left; anything an earlier start left is cleared first |
-//! | `inspect` | the truth at this moment, never a memory of it                                                 |
-//! | `reclaim_guest` | PID 1 is not frozen by anybody in the bay, and where it was put; tells when that was not so      |
-//! | `set_limits` | they hold when it returns, and nothing that runs was killed to make them fit                 |
-//! | `stats`   | what the bay uses as the host measures it; what this host does not measure is absent           |
-//! | `examine` | what in a running bay cannot be kept in memory, with nothing stopped                            |
-//! | `capture` | memory and the caller's snapshots of one moment, and the bay goes on; or nothing is kept       |
-//! | `abandon` | a capture that nobody waits for any more is over, and nothing of it is left                    |
-//! | `restore` | the bay goes on from there and its guest answers, or nothing is left                           |
-//! | `egress`  | every connection of a running bay arrives there, and nowhere else                               |
-//! | `attribution` | who in the bay is behind a connection, from the kernel: that exec, or unknown, never another bay's |
-//! | `clear`   | ends and removes everything of that bay's runtime; harmless when there is nothing              |
-//! | `leftovers` | every bay id of which this backend still holds anything                                      |
+//! | `start`   | the guest runs and listens, or nothing is left; leftovers of an earlier start are cleared first |
+//! | `inspect` | the state at this moment, never a cached one                                                   |
+//! | `reclaim_guest` | PID 1 is in its own group and nobody in the bay can freeze it; reports a move that it undid |
+//! | `set_limits` | the limits apply when it returns, and no process was killed to make them fit                |
+//! | `stats`   | what the bay uses, measured by the host; values that this host does not measure are absent     |
+//! | `examine` | what in a running bay cannot be captured; stops nothing                                        |
+//! | `capture` | memory and the caller's snapshots of one moment, then the bay continues; or nothing is kept    |
+//! | `abandon` | a capture whose caller died has ended, and nothing of it is left                               |
+//! | `restore` | the bay continues from the checkpoint and its guest answers, or nothing is left                |
+//! | `egress`  | every connection of a running bay arrives at this port, and nowhere else                       |
+//! | `attribution` | the kernel's answer to who in the bay opened a connection: that exec, or unknown, never another bay's |
+//! | `clear`   | ends and removes the bay's whole runtime; harmless if there is none                            |
+//! | `leftovers` | the ids of all bays of which this backend still holds anything                               |
 #![forbid(unsafe_code)]
 
 use std::fmt::Debug;
@@ -47,7 +47,7 @@ pub use files::BayFiles;
 
 pub use bay_types::backend::Capabilities;
 
-/// Why a runtime could not be started, frozen or cleared.
+/// Why a runtime could not be started, paused or cleared.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     #[error("the runtime helper could not be run")]
@@ -65,19 +65,19 @@ pub enum BackendError {
     LimitInUse(String),
     #[error("{0}")]
     LimitUnsupported(String),
-    /// This host cannot keep memory at all.
+    /// This host cannot capture memory at all.
     #[error("memory cannot be kept on this host: {0}")]
     MemoryUnsupported(String),
-    /// Something in the bay cannot be kept; nothing was stopped.
+    /// Something in the bay cannot be captured. Nothing was stopped.
     #[error("the bay's memory cannot be kept: {}", listed(.0))]
     Obstacles(Vec<Obstacle>),
     /// The caller's own part of a capture failed.
     #[error("the capture was given up: {0}")]
     Snapshot(String),
-    /// The driver's disk refused; with what to do about it.
+    /// The driver's disk returned an error, which says what to do about it.
     #[error("{}", .0.message)]
     Disk(Box<CoreError>),
-    /// Nobody here can run the bay.
+    /// No driver on this host can run the bay.
     #[error("{0}")]
     DriverMissing(String),
     /// The memory was captured on another kind of machine.
@@ -85,34 +85,34 @@ pub enum BackendError {
     OtherMachine(String),
 }
 
-/// What a backend says that has only files.
+/// The reason of a backend that has only files.
 const NO_MEMORY: &str = "this backend keeps files only";
 
 fn listed(obstacles: &[Obstacle]) -> String {
     obstacles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// What a runtime is made from.
+/// The parts from which a runtime is started.
 #[derive(Debug, Clone)]
 pub struct StartSpec {
     pub bay: BayId,
     pub name: BayName,
     pub machine_id: String,
     pub author: Option<Author>,
-    /// The certificate by which the bay's gateway ends TLS, as PEM; absent where no gateway does.
+    /// The certificate with which the bay's gateway ends TLS, as PEM. Absent if no gateway does.
     pub certificate: Option<String>,
-    /// How the bay's gateway answers SSH; absent where it does not.
+    /// How the bay's gateway answers SSH. Absent if it does not.
     pub ssh: Option<GatewaySsh>,
-    /// What the bay has in the place of secrets.
+    /// The sentinels that the bay has in the place of secrets.
     pub secrets: Vec<bay_types::secret::Delivered>,
     pub mounts: Vec<Mount>,
     pub id_base: u32,
-    /// Which of the children of a fork it is; absent when it was not forked.
+    /// The index among the children of a fork. Absent if the bay is no fork.
     pub fork_index: Option<u32>,
     pub limits: Limits,
 }
 
-/// Limits for a runtime that runs.
+/// Limits for a running runtime.
 #[derive(Debug, Clone)]
 pub struct LimitSpec {
     pub bay: BayId,
@@ -120,51 +120,51 @@ pub struct LimitSpec {
     pub limits: Limits,
 }
 
-/// Memory that was kept.
+/// Captured memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Captured {
-    /// How long the bay stood still.
+    /// How long the bay was paused.
     pub pause: Duration,
 }
 
-/// A bay that goes on from kept memory.
+/// A bay that was restored from memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
     pub runtime: RuntimeHandle,
-    /// Fork hooks that failed, in the guest's own words: bounded, and not to be trusted.
+    /// Failed fork hooks, in the guest's own words: bounded in length, and not to be trusted.
     pub notes: Vec<String>,
 }
 
-/// What a capture is to be of.
+/// The parameters of a capture.
 #[derive(Debug, Clone)]
 pub struct CaptureOrder {
-    /// The bay as it was started.
+    /// The bay, as it was started.
     pub bay: StartSpec,
     pub runtime: RuntimeHandle,
     /// Whether the bay ends with the capture.
     pub end: bool,
 }
 
-/// What the caller does while the bay stands still; the reason when it could not.
+/// The caller's work while the bay is paused. The error is the reason of its failure.
 pub type WhileStopped<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
 
-/// A connection that bytes go both ways on.
+/// A stream of bytes in both directions.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for T {}
 pub type BoxedStream = Box<dyn ByteStream>;
 
-/// What one runtime is, for people and for keeping runtimes apart. Nothing acts on it.
+/// Facts that identify one runtime, for people and for telling runtimes apart. No code acts on them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimeFacts {
-    /// The same for as long as the runtime lives, and no other runtime's.
+    /// Constant while the runtime lives, and unique to it.
     pub identity: String,
-    /// PID 1 of the bay as this host numbers it, where it has a number here.
+    /// The host's number of the bay's PID 1, if it has one.
     pub host_pid: Option<i32>,
-    /// The boot of the host during which it was started, where it runs on this host's kernel.
+    /// The boot of the host in which it was started, if it runs on this host's kernel.
     pub boot_id: Option<String>,
 }
 
-/// The only way out of one running bay. As long as somebody has it, what the bay sends arrives here; afterwards it is
+/// The only egress of one running bay. While this exists, the bay's connections arrive here; afterwards they are
 /// refused.
 #[derive(Debug)]
 pub struct EgressPort {
@@ -174,7 +174,7 @@ pub struct EgressPort {
     pub counters: Box<dyn EgressCounters>,
 }
 
-/// Connections that one bay makes, whatever carries them here.
+/// Accepts the connections that one bay makes, whatever their transport.
 #[async_trait]
 pub trait Connections: Send + Sync + Debug {
     async fn accept(&self) -> io::Result<BayConnection>;
@@ -184,7 +184,7 @@ pub trait Connections: Send + Sync + Debug {
 pub struct BayConnection {
     pub stream: BoxedStream,
     pub bay_end: SocketAddr,
-    /// Where the bay wanted to go.
+    /// The destination that the bay connected to.
     pub wanted: SocketAddr,
 }
 
@@ -197,21 +197,21 @@ impl Debug for BayConnection {
     }
 }
 
-/// Datagrams that one bay sends to its resolver, and the way back.
+/// Receives the datagrams that one bay sends to its resolver, and sends the answers.
 #[async_trait]
 pub trait Datagrams: Send + Sync + Debug {
-    /// The next one, with the bay's end.
+    /// The next datagram, with the bay's address.
     async fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)>;
-    /// Sends without waiting: what cannot be sent at once is lost.
+    /// Sends without waiting. A datagram that cannot be sent immediately is lost.
     fn send(&self, datagram: &[u8], bay_end: SocketAddr) -> io::Result<()>;
 }
 
-/// What of a bay's traffic arrives nowhere.
+/// Counts packets of a bay that were dropped.
 pub trait EgressCounters: Send + Sync + Debug {
     fn dropped(&self) -> io::Result<Dropped>;
 }
 
-/// What is true of a runtime right now.
+/// The present state of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
     Running,
@@ -219,16 +219,16 @@ pub enum Seen {
     Gone,
 }
 
-/// Tells who in one running bay is behind a connection. Made anew for every start and restore; what holds it holds the
-/// bay's network, so it is let go of when the bay ends.
+/// Determines who in one running bay opened a connection. It is made anew for every start and restore. It keeps the
+/// bay's network alive, so it is dropped when the bay ends.
 ///
-/// An exec is told by the name of its group. Root in the bay can make a group of any name, so whoever knows which execs a
-/// bay has takes no other for one of them ([`Who::confined_to`]).
+/// The name of a group identifies an exec. Root in the bay can make a group of any name. So a caller that knows the
+/// bay's execs ignores all other names ([`Who::confined_to`]).
 pub trait Attribution: Send + Sync + Debug {
-    /// Who opened a connection, or asks from a port: the exec, and what goes with it; not the process. Asked on the path
-    /// of packets: it does not wait.
+    /// The exec that opened a connection or sends from a port, but not its process. It is called for every packet, so
+    /// it never waits.
     fn who(&self, bay_end: SocketAddr, gateway_end: SocketAddr, transport: Transport) -> Who;
-    /// The process at the bay's end, as far as it can be seen. May take some milliseconds.
+    /// The process at the bay's end, if it can be determined. May take some milliseconds.
     fn process(
         &self,
         _bay_end: SocketAddr,
@@ -237,7 +237,7 @@ pub trait Attribution: Send + Sync + Debug {
     ) -> Option<Process> {
         None
     }
-    /// Takes note of the execs there are, so that they are known by what they left when they are gone. Wanted when one has
+    /// Notes the present groups of execs, so that an exec can still be identified after it ended. Called when one has
     /// begun.
     fn note(&self) {}
 }
@@ -245,44 +245,45 @@ pub trait Attribution: Send + Sync + Debug {
 #[async_trait]
 pub trait Backend: Send + Sync + Debug {
     fn isolation(&self) -> Isolation;
-    /// What this driver can do on this host, as found out when it was opened.
+    /// What this driver can do on this host, as determined when it was opened.
     fn capabilities(&self) -> Capabilities;
-    /// Refuses, with the reason in the capabilities, what needs memory checkpoints where there are none.
+    /// Returns the reason from the capabilities if memory checkpoints are not supported.
     fn require_memory(&self) -> Result<(), BackendError> {
         match self.capabilities().memory_checkpoints {
             Support::Yes => Ok(()),
             Support::No { reason } => Err(BackendError::MemoryUnsupported(reason)),
         }
     }
-    /// The files of its bays.
+    /// The files of the driver's bays.
     fn files(&self) -> Arc<dyn BayFiles>;
-    /// What a handle is of. Asked for with every view of a bay: it does not wait.
+    /// Facts about a runtime. They are part of every view of a bay, so this must not wait.
     fn facts(&self, runtime: &RuntimeHandle) -> RuntimeFacts;
     async fn start(&self, spec: &StartSpec) -> Result<RuntimeHandle, BackendError>;
     async fn inspect(&self, bay: BayId, runtime: &RuntimeHandle) -> Seen;
-    /// Undoes what root in the bay did to where PID 1 is, and tells it; nothing where PID 1 is out of the bay's reach.
+    /// Moves PID 1 back if root in the bay moved or froze it, and reports that. `None` if PID 1 is out of the bay's
+    /// reach.
     async fn reclaim_guest(&self, _bay: BayId, _runtime: &RuntimeHandle) -> Option<Moved> {
         None
     }
-    /// What it uses at this moment, measured from outside of it.
+    /// The bay's present usage, measured from outside of it.
     async fn stats(&self, bay: BayId, runtime: &RuntimeHandle) -> BayStats;
-    /// Memory that its processes hold, without caches: about what a capture of it will hold. Absent where nobody counts.
+    /// Memory that the bay's processes hold, without caches: about the size of a capture. Absent if it is not counted.
     async fn memory_held(&self, _bay: BayId) -> Option<u64> {
         None
     }
-    /// What it has to do with the world outside of it.
+    /// The bay's present connections to the outside.
     async fn network(&self, runtime: &RuntimeHandle) -> NetworkUse;
-    /// The only way out of a running bay.
+    /// The only egress of a running bay.
     async fn egress(&self, bay: BayId) -> io::Result<EgressPort>;
     async fn clear(&self, bay: BayId) -> Result<(), BackendError>;
     async fn pause(&self, bay: BayId) -> Result<(), BackendError>;
     async fn resume(&self, bay: BayId) -> Result<(), BackendError>;
-    /// Empty when nothing is known to stand in the way.
+    /// Lists what cannot be captured. Empty if no obstacle is known.
     async fn examine(&self, _order: &CaptureOrder) -> Result<Vec<Obstacle>, BackendError> {
         Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))
     }
-    /// The caller has closed all connections to the guest and makes none until this returns. `while_stopped` runs when
-    /// memory is kept and everything still stands; when it fails, nothing is kept and the bay goes on.
+    /// The caller has closed all connections to the guest and opens none until this returns. `while_stopped` runs when
+    /// the memory is captured and the bay is still paused. If it fails, nothing is kept and the bay continues.
     async fn capture(
         &self,
         _order: &CaptureOrder,
@@ -290,17 +291,17 @@ pub trait Backend: Send + Sync + Debug {
     ) -> Result<Captured, BackendError> {
         Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))
     }
-    /// Ends a capture that nobody waits for any more: returns when whoever works at it has let go of the bay, and nothing
-    /// of it is left. Harmless when there is none.
+    /// Ends a capture whose caller died. Returns when no process works on it any more and nothing of it is left.
+    /// Harmless if there is none.
     async fn abandon(&self, _order: &CaptureOrder) -> Result<(), BackendError> {
         Ok(())
     }
-    /// Whether the memory of this checkpoint can go on here, and if not, why. Stops and starts nothing.
+    /// Whether this host can restore the memory of this checkpoint, or why not. Starts and stops nothing.
     async fn can_restore(&self, _from: Point) -> Result<(), BackendError> {
         Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))
     }
-    /// Starts a bay from a checkpoint's memory instead of from nothing; its files are those of the checkpoint. With a fork index
-    /// the guest takes the identity in `spec` and runs the fork hooks before anything else goes on.
+    /// Starts a bay from the memory of a checkpoint, with the checkpoint's files. With a fork index, the guest takes
+    /// the identity in `spec` and runs the fork hooks before any other process continues.
     async fn restore(
         &self,
         _spec: &StartSpec,
@@ -309,24 +310,23 @@ pub trait Backend: Send + Sync + Debug {
     ) -> Result<Restored, BackendError> {
         Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))
     }
-    /// Whether this host can keep these limits at all.
+    /// Whether this host supports these limits at all.
     fn can_keep(&self, limits: &Limits) -> Result<(), BackendError>;
-    /// Gives a running or paused bay other limits. May have set some of them when it fails.
+    /// Changes the limits of a running or paused bay. If it fails, some of them may be set.
     async fn set_limits(&self, spec: &LimitSpec) -> Result<(), BackendError>;
-    /// How often a bay was held to its limits so far. Cheap: asked for with every exec. Zero where nobody counts.
+    /// How often a bay reached its limits so far. Called with every exec, so it is cheap. Zero if it is not counted.
     fn limit_events(&self, _bay: BayId) -> LimitEvents {
         LimitEvents::default()
     }
-    /// A way to find out who in a bay is behind a connection. May take a millisecond.
+    /// Opens the attribution of a bay's connections. May take a millisecond.
     ///
-    /// # Errors
-    /// When the bay does not run, or nobody can tell.
+    /// # Errors If the bay does not run, or this driver has no attribution.
     fn attribution(&self, _bay: BayId, _runtime: &RuntimeHandle) -> io::Result<Arc<dyn Attribution>> {
         Err(io::ErrorKind::Unsupported.into())
     }
-    /// A fresh connection to the guest.
+    /// A new connection to the guest.
     async fn connect(&self, bay: BayId) -> io::Result<BoxedStream>;
-    /// Returns when that very PID 1 is gone (at once when it already is).
+    /// Returns when this PID 1 has ended; immediately if it already has.
     async fn wait_gone(&self, runtime: &RuntimeHandle);
     async fn leftovers(&self) -> Result<Vec<BayId>, BackendError>;
 }

@@ -13,9 +13,9 @@ use crate::scoring::{Scored, Series, score};
 use crate::setup::Setup;
 use crate::throughput;
 
-/// Copying gigabytes twenty times teaches nothing that five times do not.
+/// To copy gigabytes twenty times shows nothing that five times do not.
 pub(crate) const IMPORT_ROUNDS: usize = 5;
-/// The kernel moves idle machines into deeper sleep; a person's next command comes after a pause, not in a loop.
+/// An idle machine enters deeper sleep states, and a person's next command comes after a pause, not in a loop.
 const IDLE: Duration = Duration::from_secs(1);
 
 pub(crate) fn sample(
@@ -38,7 +38,7 @@ pub(crate) async fn first_command(setup: &mut Setup, rounds: usize) -> Result<Sc
     let mut docker = Series::new("docker run --rm --network none", None);
     let mut runsc = Series::new("runsc do", None);
     let mut bwrap = Series::new("bwrap", None);
-    // The first one fetches the repository; the bar is about a cached one.
+    // The first one fetches the repository. The bar applies to a cached one.
     setup.up_and_echo("repo")?;
     for _ in 0..rounds {
         bay.took(setup.up_and_echo("repo")?);
@@ -84,7 +84,7 @@ pub(crate) async fn exec(setup: &mut Setup, rounds: usize) -> Result<Scored, Api
     Ok(score("true in a running bay", &series, setup.peers.absent.clone()))
 }
 
-/// One request on a connection that was open before.
+/// One request on a connection that was opened before.
 async fn exec_over_api(setup: &mut Setup, name: &str, idle: Duration) -> Result<Duration, ApiError> {
     let spec = ExecSpec::new(["/bin/true"]);
     let _: Health = setup.client.get("/v1/health").await?;
@@ -98,7 +98,8 @@ pub(crate) async fn workspace(setup: &mut Setup, rounds: usize) -> Result<Scored
     let mut cli = Series::new("bay up … -- echo", None);
     let mut clone = Series::new("git clone --local", None);
     let origin = setup.origin_of("large").await?;
-    // Each clone stays until the end: after a mass delete the next one may take the filesystem twenty times as long.
+    // Keep each clone until the end: after a mass deletion the filesystem may take twenty times as long for the next
+    // one.
     let clone_to = |target: &Path| {
         timed(Command::new("git").args(["clone", "--quiet", "--local"]).arg(&large).arg(target))
     };
@@ -126,7 +127,7 @@ pub(crate) async fn import(setup: &mut Setup, tree: &Path, rounds: usize) -> Res
         let name = format!("bench-import-{round}");
         bay.took(timed(&mut setup.bay(&["images", "import", &source, "--name", &name, "--force"]))?);
         timed(&mut setup.bay(&["images", "rm", &name]))?;
-        // Onto the same filesystem, flushed as the import is.
+        // Copy onto the same filesystem, and flush as the import does.
         let target = setup.pool.join(format!("bench-copy-{}", std::process::id()));
         let script = "cp -a \"$0\" \"$1\" && sync -f \"$1\"";
         let copied = timed(Command::new("sh").args(["-c", script]).arg(tree).arg(&target));

@@ -1,4 +1,4 @@
-//! Checkpoints and forks: how long a bay stands still, and how soon a child answers.
+//! Checkpoints and forks: how long a bay is paused, and how soon a child answers.
 
 use std::process::Command;
 
@@ -10,13 +10,13 @@ use crate::peers::timed;
 use crate::scoring::{Bar, Scored, Series, Unit, score};
 use crate::setup::Setup;
 
-/// What the small bay holds, in MiB.
+/// The data of the small bay, in MiB.
 const LITTLE_MIB: usize = 100;
-/// Writes about 20 MB a second over the same forty files.
+/// Writes about 20 MB per second to the same forty files.
 const WRITER: &str = "n=0; while :; do n=$(( (n + 1) % 40 )); \
     /bin/busybox head -c 2000000 /dev/urandom > /workspace/w$n; /bin/busybox sleep 0.1; done";
 
-/// How long a bay that writes stands still for a checkpoint of its files, with little and with much data.
+/// How long a writing bay is paused for a checkpoint of its files, with little and with much data.
 pub(crate) async fn checkpoint(
     setup: &mut Setup,
     rounds: usize,
@@ -62,7 +62,7 @@ pub(crate) async fn checkpoint(
     Ok(score("checkpoint of the files of a bay that writes", &[little, much, whole], notes))
 }
 
-/// A script that makes data that shares no blocks, in files of 16 MiB.
+/// A script that writes unique data in files of 16 MiB, so that no blocks are shared.
 fn filling(mib: usize) -> String {
     format!(
         "/bin/busybox mkdir -p /workspace/data; n=0; while [ $n -lt {} ]; do \
@@ -76,7 +76,7 @@ fn fill(setup: &Setup, bay: &str, mib: usize) -> Result<(), ApiError> {
     timed(&mut setup.bay(&["exec", bay, "--", "/bin/sh", "-c", &filling(mib)])).map(drop)
 }
 
-/// From one bay to a child that answers, beside a new bay and beside a container committed and run.
+/// From one bay to a child that answers, compared with a new bay and with a committed container.
 pub(crate) async fn fork(setup: &mut Setup, rounds: usize) -> Result<Scored, ApiError> {
     const NEW: &str = "bay up, bay exec";
     const DOCKER: &str = "docker commit, docker run";
@@ -118,12 +118,12 @@ pub(crate) async fn fork(setup: &mut Setup, rounds: usize) -> Result<Scored, Api
     Ok(score("a fork of files → first command in the child, through the CLI", &series, notes))
 }
 
-/// What many checkpoints of a bay that changes a gigabyte in all cost on disk.
+/// The disk usage of many checkpoints of a bay that changes a gigabyte in total.
 pub(crate) async fn many(setup: &mut Setup) -> Result<Scored, ApiError> {
     const CHECKPOINTS: usize = 50;
     const CHANGED_MIB: usize = 1024;
     let used = |setup: &Setup| -> Result<f64, ApiError> {
-        // A commit, so that what was written is counted.
+        // A commit of the filesystem, so that all written data is counted.
         timed(Command::new("sync").arg("-f").arg(&setup.pool))?;
         let space = rustix::fs::statvfs(&setup.pool)
             .map_err(|e| bay_client::local("measuring the pool", &e.into()))?;
@@ -136,7 +136,7 @@ pub(crate) async fn many(setup: &mut Setup) -> Result<Scored, ApiError> {
     let measured = async {
         fill(setup, &bay, CHANGED_MIB)?;
         let before = used(setup)?;
-        // The same files are written anew, a fiftieth of them before each checkpoint: in the end nothing is as it was.
+        // Before each checkpoint a fiftieth of the files is rewritten; in the end all of them are.
         let files = CHANGED_MIB.div_ceil(16);
         for number in 0..CHECKPOINTS {
             let (from, to) = (number * files / CHECKPOINTS, (number + 1) * files / CHECKPOINTS);

@@ -1,4 +1,4 @@
-//! The same processes in a container of runc or podman, kept and brought back by the same CRIU.
+//! The same processes in a container of runc or podman, captured and restored by the same CRIU.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,9 +14,9 @@ use crate::peers::{said, timed};
 use crate::scoring::{Series, Unit};
 use crate::setup::Setup;
 
-/// Bit of the right to read other users' limits, which CRIU needs for processes of other users.
+/// The bit of the capability to read other users' limits, which CRIU needs for processes of other users.
 const CAP_SYS_RESOURCE: u32 = 24;
-/// What PostgreSQL's start as nobody needs inside.
+/// Capabilities that PostgreSQL needs inside to start as nobody.
 const CAPABILITIES: [&str; 7] = [
     "CAP_SETUID",
     "CAP_SETGID",
@@ -26,7 +26,7 @@ const CAPABILITIES: [&str; 7] = [
     "CAP_KILL",
     "CAP_NET_BIND_SERVICE",
 ];
-/// How long everything inside may take to answer for the first time.
+/// How long everything inside may take until the first answer.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
@@ -39,8 +39,8 @@ enum Tool {
 pub(crate) struct Container {
     tool: Tool,
     dir: PathBuf,
-    /// The image that the bay has, and a snapshot of it: directories of the host that are mounted in a container are not
-    /// brought back by CRIU.
+    /// The image of the bay, and a snapshot of it. It must be a snapshot, because CRIU does not restore mounted host
+    /// directories.
     image: PathBuf,
     root: PathBuf,
     scripts: Scripts,
@@ -53,7 +53,7 @@ pub(crate) struct Container {
 }
 
 impl Container {
-    /// One of each tool that was asked for and is there, with everything in it running.
+    /// One container of each wanted and installed tool, with everything in it running.
     pub(crate) async fn all(setup: &Setup, image: ImageId) -> Vec<Self> {
         let mut all = Vec::new();
         for (tool, wanted) in [(Tool::Runc, setup.peers.has_runc()), (Tool::Podman, setup.peers.has_podman())]
@@ -103,7 +103,7 @@ impl Container {
         for dir in ["workspace", "proc", "dev", "sys", "tmp"] {
             std::fs::create_dir_all(self.root.join(dir)).map_err(local)?;
         }
-        // The tools' own network has no loopback after a restore.
+        // With the tools' own network, a restored container has no loopback.
         timed(Command::new("ip").args(["netns", "add", &self.id]))?;
         timed(Command::new("ip").args(["-n", &self.id, "link", "set", "lo", "up"]))?;
         let network = format!("/run/netns/{}", self.id);
@@ -121,7 +121,7 @@ impl Container {
             Tool::Podman => {
                 let mut run = self.command();
                 run.args(["run", "-d", "--network", &format!("ns:{network}"), "--name", &self.id]);
-                // More than this host gives would be refused.
+                // Higher limits than the host's would be refused.
                 run.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]);
                 timed(run.arg("--rootfs").arg(&self.root).args(["/bin/sh", "-c", &waits]))?;
             }
@@ -136,7 +136,7 @@ impl Container {
         }
     }
 
-    /// The tool itself, with our CRIU as the first.
+    /// The tool, with our CRIU first on the path.
     fn command(&self) -> Command {
         let mut command = Command::new(self.tool.name());
         if let Some(criu) = CRIU_PLACES.iter().map(Path::new).find(|place| place.exists()) {
@@ -145,7 +145,7 @@ impl Container {
             command.env("PATH", format!("{}:{rest}", dir.display()));
         }
         if self.tool == Tool::Podman {
-            // Its own default refuses hosts with both versions of groups.
+            // Its default refuses hosts with both versions of control groups.
             command.args(["--runtime", "runc", "--cgroup-manager", "cgroupfs"]);
         }
         command
@@ -157,7 +157,7 @@ impl Container {
         command
     }
 
-    /// Keeps it running, then keeps it and ends it, and brings it back.
+    /// One round: a capture that keeps the container running, a capture that ends it, and a restore.
     pub(crate) fn round(&mut self, counts: bool) {
         if self.broken {
             return;
@@ -240,7 +240,7 @@ impl Tool {
     }
 }
 
-/// The tool's own defaults, with a network that is there and what PostgreSQL needs.
+/// The tool's own defaults, with an existing network and what PostgreSQL needs.
 fn for_runc(mut config: Value, root: &Path, network: &str, script: &str) -> Value {
     config["process"]["terminal"] = false.into();
     config["process"]["args"] = json!(["/bin/sh", "-c", script]);

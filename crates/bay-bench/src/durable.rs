@@ -1,4 +1,4 @@
-//! Databases that wait for the disk: in a bay, on the pool's filesystem without a bay, and on the host's own.
+//! Databases that wait for the disk: in a bay, on the pool's filesystem without a bay, and on the host's filesystem.
 
 use std::path::{Path, PathBuf};
 
@@ -11,12 +11,12 @@ use crate::setup::Setup;
 
 const POOL: &str = "the pool's filesystem, no bay";
 const HOST: &str = "the host's filesystem";
-/// Transactions of one row each per round.
+/// Transactions of one row each in a round.
 const SQLITE_ROWS: usize = 300;
 /// Seconds of one round of pgbench.
 const PGBENCH_SECONDS: u32 = 6;
 
-/// The three places, each with an empty directory that anybody may write to.
+/// The three places, each with an empty world-writable directory.
 struct Places {
     all: [(Place, &'static str); 3],
     on_pool: PathBuf,

@@ -1,4 +1,4 @@
-//! The backend `gvisor` beside the programs that it is made of: `runsc` alone, and Docker with it.
+//! The backend `gvisor`, compared with `runsc` alone and with Docker using it.
 
 use bay_types::ApiError;
 
@@ -11,7 +11,7 @@ use crate::work::{Chores, directory};
 
 const BACKEND: &str = "gvisor";
 const RUNSC: &str = "runsc do";
-/// A bay may cost this much of what runsc itself costs.
+/// The largest ratio of a bay's time to that of runsc itself.
 const OF_RUNSC: f64 = 1.1;
 const BAY: &str = "bay, gvisor";
 
@@ -31,7 +31,7 @@ fn first_command(setup: &mut Setup, rounds: usize) -> Result<Scored, ApiError> {
     let mut runsc = Series::new(RUNSC, None);
     let mut docker = Series::new("docker run --runtime=runsc", None);
     let mut notes = setup.peers.absent.clone();
-    // The first one fetches the repository; the bar is about a cached one.
+    // The first one fetches the repository. The bar applies to a cached one.
     setup.up_and_echo_on("repo", BACKEND)?;
     let with_docker = match setup.peers.docker_run_runsc() {
         Some(Err(why)) => {

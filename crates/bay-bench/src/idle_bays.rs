@@ -1,4 +1,4 @@
-//! Many idle bays: what each one holds in memory, and whether the last is made as fast as the first.
+//! Many idle bays: the memory of each, and whether the last one is created as fast as the first.
 
 use bay_client::bay_path;
 use bay_types::ApiError;
@@ -10,7 +10,7 @@ use crate::setup::Setup;
 use crate::throughput::{resident_mib, status_mib};
 
 const CROWD: usize = 100;
-/// First and last bays whose creation is compared: one alone is noise.
+/// How many of the first and last bays are compared: a single one would be noise.
 const EACH_END: usize = 5;
 
 pub(crate) async fn idle_bays(setup: &mut Setup) -> Result<Scored, ApiError> {

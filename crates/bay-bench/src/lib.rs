@@ -1,14 +1,14 @@
-//! `bay bench`: how long a person waits for a bay, measured beside other tools in one run.
+//! `bay bench`: how long a person waits for a bay, compared with other tools in the same run.
 //!
-//! Machines are shared and noisy, so a number alone says little. Every contest takes its contestants in turn, round by
-//! round, and reports medians and the ratio to the peer named in its bar.
+//! Machines are shared and noisy, so a number alone says little. Every contest runs its contestants in turn, round by
+//! round. It reports medians, and the ratio to the peer that its bar names.
 //!
 //! ```text
 //!  Bench::run ──► Setup (a small image, two repositories, the peers) ──► cases, work, durable, throughput, …  ──► Vec<Scored>
 //!            └──► gateway::Lab (a daemon, an origin and a load generator of its own) ──────────────────┘
 //! ```
 //!
-//! The crate prints progress on standard error and returns what was measured; `bay` prints the tables.
+//! The crate prints progress on standard error and returns the results; `bay` prints the tables.
 #![forbid(unsafe_code)]
 
 mod cases;
@@ -39,33 +39,33 @@ pub use scoring::{Judged, Line, Scored, Unit};
 pub use setup::Daemon;
 use setup::Setup;
 
-/// Fewer rounds than this make no median worth writing down.
+/// Fewer rounds than this give no meaningful median.
 const MIN_ROUNDS: usize = 3;
 /// Rounds of contests that take seconds each.
 const SLOW_ROUNDS: usize = 7;
 
-/// Measure new bays, commands, workspaces, imports, real work and crowds beside other tools on this machine.
+/// Compare new bays, commands, workspaces, imports, real work and many bays with other tools on this machine.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay bench\n  bay bench --only exec --rounds 50\n  bay bench --peers runc,docker --json"
 )]
 pub struct Bench {
-    /// Only these contests.
+    /// Run only these contests.
     #[arg(long, value_delimiter = ',')]
     only: Vec<Contest>,
-    /// The tools to measure beside bays; those that are not installed or not running are left out and named.
+    /// The tools to compare with. A tool that is not installed or not running is left out and named.
     #[arg(long, value_delimiter = ',', default_value = "runc,docker,runsc,bwrap")]
     peers: Vec<Peer>,
-    /// How often each contestant runs.
+    /// Number of rounds of each contestant.
     #[arg(long, default_value_t = 20)]
     rounds: usize,
     /// Files in the repository of the `workspace` contest.
     #[arg(long, default_value_t = 50_000)]
     files: usize,
-    /// How long the `storm` contest goes on.
+    /// Duration of the `storm` contest in seconds.
     #[arg(long, default_value_t = 300)]
     seconds: u32,
-    /// What the larger bay of the `checkpoint` contest holds.
+    /// Data of the larger bay in the `checkpoint` contest, in MiB.
     #[arg(long, default_value_t = 10_240)]
     data_mib: usize,
     /// The directory copied in the `import` contest.
@@ -75,15 +75,15 @@ pub struct Bench {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Contest {
-    /// A new bay on a cached repository to its first command's output.
+    /// A new bay on a cached repository, until the output of its first command.
     FirstCommand,
     /// `true` in a running bay.
     Exec,
     /// A workspace from a cached repository of many files.
     Workspace,
-    /// Taking a tree into the pool as an image.
+    /// The import of a tree into the pool as an image.
     Import,
-    /// Builds, installs, tests and tools on large trees, beside the bare host.
+    /// Builds, installs, tests and tools on large trees, compared with the bare host.
     Work,
     /// SQLite and PostgreSQL with every commit on disk.
     Durable,
@@ -93,32 +93,32 @@ pub enum Contest {
     Output,
     /// Commands in one bay while another explodes.
     Neighbours,
-    /// How long a bay stands still for a checkpoint, with little and with much data; what many cost on disk. Minutes: only
-    /// when asked for by name.
+    /// How long a bay is paused for a checkpoint, with little and with much data; the disk usage of many checkpoints.
+    /// Takes minutes: only if named.
     Checkpoint,
-    /// A fork to the first command in the child.
+    /// A fork, until the output of the first command in the child.
     Fork,
-    /// How long a bay with databases stands still while its memory is kept, and how soon children and a restored one
-    /// answer. Needs them on the host: only when asked for by name.
+    /// How long a bay with databases is paused while its memory is captured, and how soon children and a restored bay
+    /// answer. Needs the databases on the host: only if named.
     Memory,
-    /// What the gateway adds to requests and carries, with a daemon of its own and mitmproxy beside it. Minutes: only when
-    /// asked for by name.
+    /// What the gateway adds to requests, and its throughput, with a daemon of its own and compared with mitmproxy.
+    /// Takes minutes: only if named.
     Gateway,
-    /// How soon a held request goes on when a person has allowed it, and what a thousand of them cost, with a daemon of its own
-    /// that is killed meanwhile. Minutes: only when asked for by name.
+    /// How soon a held request continues after an approval, and the cost of a thousand held ones. Uses its own daemon,
+    /// which is killed meanwhile. Takes minutes: only if named.
     Approvals,
-    /// The long answers of `gateway` alone: one, one that is scrubbed of a secret, a hundred side by side. Only when asked
-    /// for by name.
+    /// Only the long responses of `gateway`: one, one that is scrubbed of a secret, and a hundred concurrent ones. Only
+    /// if named.
     Downloads,
-    /// New bays inside gVisor, and builds and installs there, beside `runsc` itself and Docker with it. Needs runsc: only when
-    /// asked for by name.
+    /// New bays inside gVisor, and builds and installs there, compared with `runsc` itself and Docker with it. Needs
+    /// runsc: only if named.
     Gvisor,
-    /// Two hundred commands a second over twenty bays. Minutes: only when asked for by name.
+    /// Two hundred commands a second in twenty bays. Takes minutes: only if named.
     Storm,
 }
 
 impl Bench {
-    /// Measures on a running daemon, and on other daemons if a contest needs its own.
+    /// Runs the contests on a running daemon, and on other daemons if a contest needs its own.
     pub async fn run(self, daemon: Daemon) -> Result<Vec<Scored>, ApiError> {
         if self.rounds < MIN_ROUNDS {
             return Err(bay_client::invalid(
@@ -137,7 +137,7 @@ impl Bench {
         if self.only.contains(&Contest::Downloads) {
             scored.extend(gateway::downloads(self.rounds).await?);
         }
-        // The others share one setup; these need none of it.
+        // These contests use a daemon of their own. All others share one setup.
         let own = [Contest::Gateway, Contest::Approvals, Contest::Downloads];
         if self.only.is_empty() || self.only.iter().any(|contest| !own.contains(contest)) {
             let mut setup = Setup::prepare(daemon, &self.peers, self.files).await?;
@@ -202,7 +202,7 @@ impl Bench {
     }
 }
 
-/// Runs the load generator as a program of its own: `bay __load ORDER`.
+/// Runs the load generator as a separate program: `bay __load ORDER`.
 #[must_use]
 pub fn load(order: &str) -> ExitCode {
     gateway::load::run(order)

@@ -1,11 +1,11 @@
-//! The processes whose memory is kept in the contest `memory`: a server as people run while they write one, and two databases.
+//! The processes whose memory the contest `memory` captures: a development server and two databases.
 
 use std::path::Path;
 
 use bay_types::{ApiError, ErrorCode};
 
-/// A server as people run while they write one: it watches the files, has a connection to a database open, and notes the
-/// longest time for which it did not run.
+/// A development server: it watches the files, has a connection to a database open, and records the longest time in
+/// which it did not run.
 const SERVER: &str = r"
 const http = require('http'), net = require('net'), fs = require('fs');
 const kept = [];
@@ -21,14 +21,15 @@ http.createServer((request, response) => {
 }).listen(3000, '127.0.0.1');
 ";
 
-/// Scripts for one place: what starts everything and waits until it answers, and what asks each of them one question.
+/// Scripts for one place: one that starts everything and waits until it answers, and one that queries each process
+/// once.
 pub(crate) struct Scripts {
     pub(crate) start: String,
     pub(crate) ask: String,
 }
 
 pub(crate) fn scripts(postgres: Option<&Path>) -> Scripts {
-    // What PostgreSQL would have had, redis gets.
+    // Without PostgreSQL, redis gets more data instead.
     let keys = if postgres.is_some() { 200_000 } else { 240_000 };
     let mut start = format!(
         "set -e; cd /workspace; chmod 777 .; printf '%s' \"$SERVER\" > server.js; export UV_USE_IO_URING=0
@@ -57,7 +58,7 @@ pub(crate) fn scripts(postgres: Option<&Path>) -> Scripts {
     Scripts { start: format!("exec > /dev/null 2>&1; SERVER=$(cat <<'EOF'{SERVER}EOF\n)\n{start}"), ask }
 }
 
-/// What a process inside saw as the longest time it did not run, in milliseconds, since it was last asked.
+/// The longest time in which a process inside did not run, in milliseconds, since the last query.
 pub(crate) const ASK_GAP: &str = "curl -sf 127.0.0.1:3000/gap";
 
 /// A number that a script printed.

@@ -1,4 +1,4 @@
-//! Memory checkpoints, forks and restores of a bay with a server and two databases in it.
+//! Memory checkpoints, forks and restores of a bay with a server and two databases.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use crate::peers::{installed, said, timed};
 use crate::scoring::{Bar, Scored, Series, Unit, score};
 use crate::setup::Setup;
 
-/// What every process together has resident at least, in MiB.
+/// Minimum resident memory of all processes together, in MiB.
 const RESIDENT_MIB: f64 = 300.0;
-/// What must be on the host, because the bay has the host's programs.
+/// Programs that the host must have, because the bay uses the host's programs.
 const PROGRAMS: [(&str, &str); 4] =
     [("redis-server", "redis-server"), ("redis-cli", "redis-tools"), ("node", "nodejs"), ("curl", "curl")];
-/// What children of this contest are called, with the process behind it.
+/// The name prefix of children of this contest; the process id follows it.
 const CHILD: &str = "bench-live";
 
 const RESIDENT: &str =
@@ -95,7 +95,7 @@ fn measure(
             format!("the bay has {resident:.0} MiB resident, less than the {RESIDENT_MIB:.0} of the bar");
         return Err(ApiError::new(ErrorCode::Internal, message, "this is a defect of the bench"));
     }
-    // One round that does not count: what is read for the first time is read.
+    // One round that does not count, so that later rounds read nothing for the first time.
     for round in 0..=rounds {
         said(&mut sh(parent, ASK_GAP))?;
         let forked = |from: Option<CheckpointName>| -> Result<(Forked, String, Duration), ApiError> {
@@ -132,7 +132,7 @@ fn measure(
         for container in containers.iter_mut() {
             container.round(round > 0);
         }
-        // What was written is on disk before the next round, which is not to wait for it.
+        // Flush everything, so that the next round does not wait for it.
         timed(Command::new("sync").arg("-f").arg(&setup.pool))?;
     }
     Ok(resident)

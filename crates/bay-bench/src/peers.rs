@@ -1,4 +1,4 @@
-//! The other tools, as they are on this machine.
+//! The other tools that are installed on this machine.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,10 +16,10 @@ pub(crate) enum Peer {
     Podman,
 }
 
-/// Has Docker run a container inside gVisor.
+/// The options that make Docker run a container inside gVisor.
 pub(crate) const RUNSC_RUNTIME: [&str; 2] = ["--runtime", "runsc"];
 
-/// The peers that work here, each with the same tree the bays use.
+/// The peers that work here, each with the same tree as the bays.
 #[derive(Debug)]
 pub(crate) struct Peers {
     tree: PathBuf,
@@ -29,7 +29,7 @@ pub(crate) struct Peers {
     runsc: bool,
     podman: bool,
     runs: usize,
-    /// What was asked for and could not be had, and why.
+    /// The wanted peers that are missing, and why.
     pub(crate) absent: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ impl Peers {
         self.docker_run_with(&[])
     }
 
-    /// A container inside gVisor, if Docker knows of its runtime.
+    /// Runs a container inside gVisor, if Docker has its runtime.
     pub(crate) fn docker_run_runsc(&self) -> Option<Result<Duration, ApiError>> {
         self.docker_run_with(&RUNSC_RUNTIME)
     }
@@ -98,13 +98,13 @@ impl Peers {
         Some(timed(command.args([&docker.image, "/bin/echo", "hi"])))
     }
 
-    /// Has the container that waits run a script; nothing where there is none.
+    /// Runs a script in the waiting container, if there is one.
     pub(crate) fn docker_sh(&self, script: &str) -> Result<(), ApiError> {
         let Some(docker) = &self.docker else { return Ok(()) };
         timed(Command::new("docker").args(["exec", &docker.container, "/bin/sh", "-c", script])).map(drop)
     }
 
-    /// A new container from one that runs: an image of it, and a run of that.
+    /// Makes a new container from a running one: commits an image, and runs it.
     pub(crate) fn docker_commit_and_run(&self) -> Option<Result<Duration, ApiError>> {
         let docker = self.docker.as_ref()?;
         let image = format!("{}-fork", docker.image);
@@ -120,7 +120,7 @@ impl Peers {
         Some(timed(Command::new("docker").args(["exec", &docker.container, "/bin/true"])))
     }
 
-    /// A container of the small image that waits, with these options and an empty `/work`.
+    /// Starts a waiting container of the small image with these options and an empty `/work`.
     pub(crate) fn docker_container(&self, options: &[String]) -> Result<String, ApiError> {
         let absent = || ApiError::new(ErrorCode::HostUnfit, "it is not among the peers", "");
         let docker = self.docker.as_ref().ok_or_else(absent)?;
@@ -152,12 +152,12 @@ impl Peers {
     }
 }
 
-/// Runs to the end and says how long it took. Output is read, as a person would, and thrown away.
+/// Runs a command to its end and returns the duration. The output is read, as a person would, and discarded.
 pub(crate) fn timed(command: &mut Command) -> Result<Duration, ApiError> {
     run(command).map(|(took, _)| took)
 }
 
-/// Runs to the end and says what it said.
+/// Runs a command to its end and returns its output.
 pub(crate) fn said(command: &mut Command) -> Result<String, ApiError> {
     run(command).map(|(_, output)| String::from_utf8_lossy(&output).into_owned())
 }
@@ -180,7 +180,7 @@ fn run(command: &mut Command) -> Result<(Duration, Vec<u8>), ApiError> {
     Err(fail(said.lines().last().unwrap_or("it failed without a word").to_owned()))
 }
 
-/// A bundle for runc with its own defaults, a read-only root and one command.
+/// A bundle for runc with its defaults, a read-only root and one command.
 fn bundle(tree: &Path, dir: &Path) -> Result<PathBuf, ApiError> {
     let local = |error: std::io::Error| bay_client::local("preparing runc", &error);
     std::fs::create_dir_all(dir).map_err(local)?;
@@ -195,7 +195,7 @@ fn bundle(tree: &Path, dir: &Path) -> Result<PathBuf, ApiError> {
     Ok(dir.to_owned())
 }
 
-/// The tree as an image, and one container of it that waits.
+/// Imports the tree as an image, and starts one waiting container of it.
 fn docker(tree: &Path) -> Result<Docker, ApiError> {
     timed(Command::new("docker").args(["version"]))?;
     let image = format!("workbay-bench:{}", std::process::id());

@@ -1,11 +1,11 @@
-//! The places where the same work is measured: the bare host, a bay, the containers of other tools.
+//! The places in which the same work is measured: the bare host, a bay, the containers of other tools.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::setup::Setup;
 
-/// Directories of the host that hold its programs; the peers' containers get them read-only.
+/// Directories with the host's programs, which the peers' containers mount read-only.
 const PROGRAMS: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc"];
 
 #[derive(Debug, Clone)]
@@ -16,16 +16,16 @@ pub(crate) enum Place {
     Bay(String),
     /// `/work` of a container.
     Docker(String),
-    /// A directory of the host, seen through bubblewrap.
+    /// A directory of the host, used through bubblewrap.
     Bwrap(PathBuf),
-    /// A directory of the host, seen through gVisor.
+    /// A directory of the host, used through gVisor.
     Runsc(PathBuf),
 }
 
 impl Place {
-    /// `sh -c SCRIPT` there, in the place's directory, as root or as nobody.
+    /// A command that runs `sh -c SCRIPT` in the place's directory, as root or as nobody.
     pub(crate) fn sh(&self, setup: &Setup, script: &str, as_nobody: bool) -> Command {
-        // The directories above the pool are closed to others; nobody must still get through them to its own.
+        // The directories above the pool are closed to others, but nobody must be able to pass through them to its own.
         let nobody = [
             "--reuid=65534",
             "--regid=65534",
@@ -64,7 +64,7 @@ impl Place {
     }
 }
 
-/// Arguments of `docker run` that give a container the host's programs, and `more` of it.
+/// Arguments of `docker run` that mount the host's programs, and the directory `more`.
 pub(crate) fn docker_mounts(more: Option<&Path>) -> Vec<String> {
     let own = PROGRAMS.iter().map(Path::new).filter(|dir| dir.exists());
     own.chain(more)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// What a number counts, and which way is better.
+/// The unit of a number, and which direction is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Unit {
     #[serde(rename = "ms")]
@@ -40,16 +40,16 @@ impl Unit {
     }
 }
 
-/// What a contestant must reach.
+/// The threshold for a contestant.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Bar {
-    /// This much of the median of that other contestant, at most or at least by the unit.
+    /// This ratio to the median of another contestant, at most or at least depending on the unit.
     Of(f64, &'static str),
-    /// This number itself.
+    /// This absolute number.
     Is(f64),
 }
 
-/// What one contestant took, round by round.
+/// The results of one contestant, round by round.
 #[derive(Debug, Clone)]
 pub(crate) struct Series {
     name: String,
@@ -87,7 +87,7 @@ impl Series {
     pub(crate) fn at(&self, quantile: f64) -> f64 {
         let mut sorted = self.samples.clone();
         sorted.sort_by(f64::total_cmp);
-        // Nearest rank; the cast is of a small non-negative number.
+        // Nearest rank. The cast is of a small non-negative number.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
         let rank = ((sorted.len() as f64 * quantile).ceil() as usize).saturating_sub(1);
         sorted.get(rank).copied().unwrap_or(f64::NAN)
@@ -111,10 +111,10 @@ pub struct Line {
     pub bars: Vec<Judged>,
 }
 
-/// One bar and what was reached of it.
+/// One bar and the result.
 #[derive(Debug, Serialize)]
 pub struct Judged {
-    /// Median over the median of the contestant it is measured against, or the median itself.
+    /// The ratio to the median of the other contestant, or the median itself.
     pub reached: Option<f64>,
     pub bar: f64,
     pub against: Option<&'static str>,
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_peer_is_no_victory() {
+    fn a_missing_peer_does_not_count_as_reached() {
         let bay = series("bay", Unit::Milliseconds, &[9.0], &[Bar::Of(0.5, "peer")]);
         assert_eq!(score("t", &[bay], vec![]).lines[0].bars[0].verdict, "not comparable");
     }

@@ -1,4 +1,4 @@
-//! What every contest needs: a small image, two repositories, the peers, and a way to call the CLI as a person does.
+//! What every contest needs: a small image, two repositories, the peers, and a function that calls the CLI.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::peers::{Peer, Peers, timed};
 
 const IMAGE: &str = "bench-small";
 const BUSYBOX: &str = "/bin/busybox";
-/// Files per directory of the large repository: enough directories to be like a real one.
+/// Files per directory of the large repository, so that it has as many directories as a real one.
 const FILES_PER_DIRECTORY: usize = 50;
 
 /// The daemon that is measured.
@@ -60,7 +60,7 @@ impl Setup {
         Ok(Self { data_dir, socket, executable, client, peers, pool, work, files, bays: 0 })
     }
 
-    /// Removes everything that was made, and reports what cannot be removed.
+    /// Removes everything that the setup made, and reports what cannot be removed.
     pub(crate) async fn remove(mut self) {
         self.peers.remove();
         for repo in ["repo", "large"] {
@@ -85,12 +85,12 @@ impl Setup {
         format!("bench-{}-{}", std::process::id(), self.bays)
     }
 
-    /// A new bay through the CLI, to the output of its first command; it is removed outside the measured time.
+    /// Makes a bay through the CLI, and measures until the output of its first command. The removal is not measured.
     pub(crate) fn up_and_echo(&mut self, repo: &str) -> Result<Duration, ApiError> {
         self.up_and_echo_on(repo, BackendName::LOCAL)
     }
 
-    /// The same on a backend.
+    /// Makes a bay on this backend through the CLI, and measures until the output of its first command.
     pub(crate) fn up_and_echo_on(&mut self, repo: &str, backend: &str) -> Result<Duration, ApiError> {
         let name = self.next_name();
         let repo = self.work.join(repo).display().to_string();
@@ -101,7 +101,7 @@ impl Setup {
         took
     }
 
-    /// The commit a bay of this repository begins from, which is in the cache afterwards.
+    /// The commit that a bay of this repository begins from. Afterwards it is cached.
     pub(crate) async fn origin_of(&mut self, repo: &str) -> Result<Origin, ApiError> {
         let name = self.next_name();
         let url = format!("file://{}", self.work.join(repo).display());
@@ -111,7 +111,7 @@ impl Setup {
         view.origin.ok_or_else(|| bay_client::broken("a bay of a repository has no origin"))
     }
 
-    /// A new running bay on a cached commit in one request; it is removed outside the measured time.
+    /// Makes a running bay on a cached commit with one request. The removal is not measured.
     pub(crate) async fn create_over_api(&mut self, origin: &Origin) -> Result<Duration, ApiError> {
         let name = self.next_name();
         let create = on(&name, IMAGE, from_cache(origin));
@@ -122,7 +122,7 @@ impl Setup {
         made.map(|_| took)
     }
 
-    /// A new running bay on a cached commit that stays.
+    /// Makes a running bay on a cached commit, and keeps it.
     pub(crate) async fn create_and_keep(&mut self, origin: &Origin) -> Result<(String, Duration), ApiError> {
         let name = self.next_name();
         let create = on(&name, IMAGE, from_cache(origin));
@@ -151,7 +151,7 @@ impl Setup {
         Ok(name)
     }
 
-    /// A bay with limits that a bomb runs into.
+    /// Makes a bay with limits that a bomb reaches.
     pub(crate) fn up_limited(&mut self) -> Result<String, ApiError> {
         let name = self.next_name();
         let repo = self.work.join("repo").display().to_string();

@@ -1,9 +1,9 @@
-//! What is measured now, for the person who waits.
+//! Progress messages for the person who waits.
 
 use std::io::Write;
 
 /// Prints a line on standard error.
 pub(crate) fn talk(text: &str) {
-    // Nobody listening is no failure.
+    // A closed standard error is no failure.
     let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Much output, and many commands: what the daemon carries, and whether it grows by it.
+//! Much output, and many commands: the throughput of the daemon, and whether its memory grows.
 
 use std::time::{Duration, Instant};
 
@@ -16,19 +16,19 @@ use crate::setup::Setup;
 
 /// Output of one exec: about a gigabyte.
 const OUTPUT_MIB: u64 = 1024;
-/// Growth of the daemon's memory that still counts as none: an allocator's slack.
+/// Growth of the daemon's memory that counts as none: an allocator's slack.
 pub(crate) const FLAT_MIB: f64 = 16.0;
-/// The crowd of the storm.
+/// The bays of the storm.
 const STORM_BAYS: usize = 20;
 const STORM_PER_SECOND: u32 = 200;
 
-/// Commands measured in each mood of the neighbour.
+/// Commands that are measured for each state of the neighbour.
 const NEIGHBOUR_ROUNDS: usize = 500;
-/// How long a bomb has before the measuring begins.
+/// How long a bomb runs before the measurement begins.
 const BOMB_GROWS: Duration = Duration::from_secs(3);
-/// Each in a bay with limits on memory and processes, and none on processors.
+/// Each runs in a bay with limits on memory and processes, but none on processors.
 const BOMBS: [(&str, &str); 4] = [
-    // A shell that cannot fork gives up, so a plain fork bomb is over before it is measured: this one goes on.
+    // A shell that cannot fork gives up, so a plain fork bomb would end before it is measured. This one continues.
     (
         "storm of forks",
         "i=0; while [ $i -lt 200 ]; do (while :; do /bin/true; done) & i=$((i+1)); done; wait",
@@ -97,14 +97,14 @@ pub(crate) async fn run(
     }
 }
 
-/// Commands at a fixed rate, whatever the answers take, spread over many bays.
+/// Commands at a fixed rate, however long the responses take, in many bays.
 pub(crate) async fn storm(setup: &mut Setup, seconds: u32) -> Result<Scored, ApiError> {
     let mut names = Vec::new();
     for _ in 0..STORM_BAYS {
         names.push(setup.up()?);
     }
     let daemon: Health = setup.client.get("/v1/health").await?;
-    // The first commands fill caches that then stay as they are.
+    // The first commands fill caches.
     for name in &names {
         run(&mut setup.client.another(), name, &ExecSpec::new(["/bin/true"])).await?;
     }
@@ -147,7 +147,7 @@ pub(crate) async fn storm(setup: &mut Setup, seconds: u32) -> Result<Scored, Api
     Ok(score(&title, &[took, spread, grown], notes))
 }
 
-/// What a bomb in one bay costs the commands of another.
+/// The effect of a bomb in one bay on the commands of another.
 pub(crate) async fn neighbours(setup: &mut Setup) -> Result<Scored, ApiError> {
     let victim = setup.up()?;
     let mut quiet = Series::new("quiet", None);
@@ -160,7 +160,7 @@ pub(crate) async fn neighbours(setup: &mut Setup) -> Result<Scored, ApiError> {
     for (name, script) in BOMBS {
         let bomb = setup.up_limited()?;
         timed(&mut setup.bay(&["exec", "-d", &bomb, "--", "/bin/sh", "-c", script]))?;
-        // It has gone off when its bay is as full as it will get.
+        // By now its bay is as full as it can become.
         tokio::time::sleep(BOMB_GROWS).await;
         let mut during = Series::new(name, None);
         for _ in 0..NEIGHBOUR_ROUNDS {
@@ -179,12 +179,12 @@ pub(crate) async fn neighbours(setup: &mut Setup) -> Result<Scored, ApiError> {
     Ok(score("true in one bay while another explodes (bar of p99: 3 × quiet p99)", &all, vec![]))
 }
 
-/// What a process holds in memory now.
+/// The present resident memory of a process.
 pub(crate) fn resident_mib(pid: u32) -> f64 {
     status_mib(&format!("/proc/{pid}/status"), "VmRSS:")
 }
 
-/// The value of a line such as `VmRSS:     1234 kB`, in MiB; not a number where it cannot be read.
+/// The value of a line such as `VmRSS:     1234 kB` in MiB. NaN if it cannot be read.
 pub(crate) fn status_mib(path: &str, key: &str) -> f64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(key));

@@ -1,6 +1,7 @@
-//! Real work inside a bay beside the bare host and the peers: builds, installs, tests, and tools that walk large trees.
+//! Real work inside a bay, compared with the bare host and the peers: builds, installs, tests, and tools that walk
+//! large trees.
 //!
-//! Each piece runs long enough, or often enough in one exec, that starting it does not count.
+//! Each piece runs long enough, or often enough in one exec, that its start does not matter.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +15,7 @@ use crate::scoring::{Bar, Scored, Series, Unit, score};
 use crate::setup::Setup;
 
 const HOST: &str = "bare host";
-/// A single piece of work may be this much slower than on the host, all together on average less.
+/// The largest ratio to the host for a single piece of work, and the largest average of all.
 const WORST: f64 = 1.15;
 const ON_AVERAGE: f64 = 1.05;
 
@@ -45,7 +46,7 @@ mkdir -p package && cd package
 printf '{"name":"bench","version":"1.0.0","dependencies":{"express":"4.21.2","eslint":"8.57.1"}}\n' > package.json
 "#;
 
-/// A piece of work: what it needs on the host, what is made in each place, and what is timed.
+/// A piece of work: its requirements on the host, its preparation in each place, and what is timed.
 struct Piece {
     title: &'static str,
     program: &'static str,
@@ -85,15 +86,15 @@ fn pieces(rust: Option<&Path>) -> Vec<Piece> {
     ]
 }
 
-/// What is done in every place, and what it needs there.
+/// The work that is done in every place, and what it needs there.
 pub(crate) struct Chores {
     pieces: Vec<Piece>,
     /// The repository of many files, if a piece reads one.
     large: Option<PathBuf>,
     cache: PathBuf,
-    /// The toolchain, which every place has at the same path.
+    /// The toolchain, which has the same path in every place.
     rust: Option<PathBuf>,
-    /// What was left out, and why.
+    /// The pieces that were left out, and why.
     pub(crate) notes: Vec<String>,
 }
 
@@ -118,7 +119,7 @@ pub(crate) async fn work(setup: &mut Setup, rounds: usize) -> Result<Vec<Scored>
 }
 
 impl Chores {
-    /// The pieces that are wanted by their title, and whose programs are here.
+    /// Selects the pieces with wanted titles whose programs are installed.
     pub(crate) fn prepare(setup: &Setup, want: impl Fn(&str) -> bool) -> Result<Self, ApiError> {
         let mut notes = Vec::new();
         let rust = sysroot();
@@ -143,17 +144,17 @@ impl Chores {
         Ok(Self { pieces: wanted, large: None, cache, rust, notes })
     }
 
-    /// The host's toolchain, as a mount of a bay.
+    /// The host's toolchain as a mount of a bay.
     pub(crate) fn mounts(&self) -> Vec<Mount> {
         toolchain(self.rust.as_deref())
     }
 
-    /// The same for a container of Docker.
+    /// The host's toolchain as mounts of a Docker container.
     pub(crate) fn docker_mounts(&self) -> Vec<String> {
         docker_mounts(self.rust.as_deref())
     }
 
-    /// Measures everything in all places in turn, and removes the bays and containers among them.
+    /// Measures everything in all places in turn, and removes their bays and containers.
     pub(crate) fn measure_and_remove(
         &self,
         setup: &Setup,
@@ -196,7 +197,7 @@ impl Chores {
         for piece in &self.pieces {
             let mut series: Vec<Series> =
                 places.iter().map(|(_, name)| Series::of(*name, Unit::Milliseconds, &bars(name))).collect();
-            // One round that does not count: caches are filled in every place.
+            // One round that does not count, to fill the caches in every place.
             for round in 0..=rounds {
                 for ((place, _), one) in places.iter().zip(&mut series) {
                     let took = timed(&mut place.sh(setup, &piece.run, false))
@@ -216,7 +217,7 @@ fn toolchain(rust: Option<&Path>) -> Vec<Mount> {
     rust.map(|rust| Mount { source: rust.to_owned(), target: rust.to_owned() }).into_iter().collect()
 }
 
-/// Every place that works here, with the names of those that do not.
+/// All places that work here, and the names of those that do not.
 async fn places(
     setup: &mut Setup,
     rust: Option<&Path>,
@@ -234,7 +235,7 @@ async fn places(
         Err(why) => left_out.push(format!("docker is left out: {}", why.message)),
     }
     for (place, name) in optional {
-        // Some throw away what was written when a command ends.
+        // Some tools discard written files when a command ends.
         let probe = timed(&mut place.sh(setup, "touch probe", false))
             .and_then(|_| timed(&mut place.sh(setup, "test -e probe", false)));
         match probe {
@@ -256,7 +257,7 @@ fn about(what: &str, why: ApiError) -> ApiError {
     ApiError { message: format!("{what}: {}", why.message), ..why }
 }
 
-/// A copy of a directory of the host in that place.
+/// Copies a directory of the host to that place.
 fn bring(setup: &Setup, place: &Place, from: &Path, name: &str) -> Result<(), ApiError> {
     let source = from.display().to_string();
     match place {
@@ -276,7 +277,7 @@ fn sysroot() -> Option<PathBuf> {
     Some(PathBuf::from(text.trim())).filter(|path| path.join("bin/cargo").exists())
 }
 
-/// Fills a cache with what the package needs, and leaves the lock file beside it.
+/// Fills a cache with what the package needs, and writes the lock file beside it.
 fn prime_npm(work: &Path, cache: &Path) -> Result<(), ApiError> {
     let script = format!(
         "cd '{}' && {{ {MAKE_PACKAGE} }} && npm_config_omit_lockfile_registry_resolved=false npm install --cache '{}' --no-audit --no-fund --silent && rm -rf node_modules",

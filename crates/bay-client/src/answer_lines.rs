@@ -1,4 +1,4 @@
-//! Answers that the daemon sends line by line while it works.
+//! Responses that the daemon sends line by line while it works.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use serde::de::DeserializeOwned;
 
 use crate::{ShowProgress, broken, unreachable};
 
-/// How long the client waits for the end of a body after its last line. A longer body costs the connection.
+/// How long the client waits for the end of a body after its last line. If it takes longer, the connection is closed.
 const DRAIN_FOR: Duration = Duration::from_millis(50);
-/// The longest line of progress that is read.
+/// Longest line of progress.
 const MAX_LINE: usize = 1 << 20;
 
 /// Reads progress until the result, and shows it.

@@ -12,12 +12,12 @@ use hyper::body::Frame;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::mpsc;
 
-/// What a request sends.
+/// The body of a request.
 pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 
-/// How much of a stream is read at once.
+/// Bytes of a stream that are read at a time.
 const CHUNK: usize = 256 * 1024;
-/// Pieces read ahead of what is sent.
+/// Most pieces that are read ahead.
 const WAITING: usize = 4;
 
 /// No body.
@@ -30,7 +30,7 @@ pub(crate) fn full(bytes: Vec<u8>) -> Body {
     Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// What a thread sends. An error ends the request before its end, so that the daemon never takes half a stream for a whole one.
+/// A body from a thread. An error aborts the request, so that the daemon never treats half a stream as a whole one.
 #[must_use]
 pub fn from_channel(mut receiver: mpsc::Receiver<io::Result<Bytes>>) -> Body {
     let pieces =
@@ -42,7 +42,7 @@ pub fn from_channel(mut receiver: mpsc::Receiver<io::Result<Bytes>>) -> Body {
 #[must_use]
 pub fn from_stdin(sent: Arc<AtomicU64>) -> Body {
     let (sender, receiver) = mpsc::channel(WAITING);
-    // A thread of its own rather than one of the runtime's: it may wait for ever, and nobody waits for it.
+    // A separate thread rather than one of the runtime's: it may wait forever, and nothing waits for it.
     std::thread::spawn(move || {
         let mut input = io::stdin().lock();
         loop {
@@ -66,7 +66,8 @@ pub fn from_stdin(sent: Arc<AtomicU64>) -> Body {
     from_channel(receiver)
 }
 
-/// What a reader returns. At its end, `finish` reports whether the stream was whole; `sent` gets the number of bytes so far.
+/// A body from a reader. At its end, `finish` reports whether the stream was complete. `sent` gets the number of bytes
+/// so far.
 pub fn from_reader<R, F, O>(reader: R, finish: F, mut sent: impl FnMut(u64) + Send + 'static) -> Body
 where
     R: AsyncRead + Unpin + Send + 'static,

@@ -1,4 +1,4 @@
-//! Errors of the caller's side.
+//! Errors on the caller's side.
 
 use std::io;
 
@@ -21,13 +21,13 @@ pub fn local(doing: &str, error: &io::Error) -> ApiError {
     ApiError::new(code, format!("{doing}: {error}"), next)
 }
 
-/// What the caller asked for makes no sense.
+/// An error for a request of the caller that is invalid.
 #[must_use]
 pub fn invalid(message: impl Into<String>, next: impl Into<String>) -> ApiError {
     ApiError::new(ErrorCode::InvalidInput, message, next)
 }
 
-/// The connection to the daemon ended, or carried what no daemon sends.
+/// An error for a connection to the daemon that ended, or carried what no daemon sends.
 #[must_use]
 pub fn broken(why: &str) -> ApiError {
     ApiError::new(

@@ -5,7 +5,7 @@ use std::io;
 use bay_types::frame::{Frame, HEADER_LEN, MAX_PAYLOAD};
 use bytes::{Buf, BytesMut};
 
-/// A stream and what was read of it beyond the last whole frame.
+/// A stream, and the bytes that were read beyond the last complete frame.
 #[derive(Debug)]
 pub struct FrameReader<S> {
     pub stream: S,
@@ -13,7 +13,7 @@ pub struct FrameReader<S> {
 }
 
 impl<S> FrameReader<S> {
-    /// A reader of `stream`, of which `already` was read before.
+    /// A reader of `stream`, of which the bytes `already` were read before.
     #[must_use]
     pub fn new(stream: S, already: &[u8]) -> Self {
         Self { stream, buffer: BytesMut::from(already) }
@@ -24,7 +24,7 @@ impl<S> FrameReader<S> {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next frame that has arrived whole.
+    /// The next frame that has arrived completely.
     #[expect(clippy::should_implement_trait, reason = "an error must not look like an item of an iterator")]
     pub fn next(&mut self) -> io::Result<Option<Frame>> {
         match Frame::decode(&self.buffer) {
@@ -37,7 +37,7 @@ impl<S> FrameReader<S> {
         }
     }
 
-    /// The buffer, with room for at least one whole frame.
+    /// The buffer, with room for at least one complete frame.
     pub fn split(&mut self) -> (&mut S, &mut BytesMut) {
         self.buffer.reserve(HEADER_LEN + MAX_PAYLOAD);
         (&mut self.stream, &mut self.buffer)

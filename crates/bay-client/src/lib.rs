@@ -1,4 +1,5 @@
-//! The HTTP client of our own API: HTTP/1.1 over the daemon's unix socket, one connection kept for the life of the client.
+//! The HTTP client of our own API: HTTP/1.1 over the daemon's unix socket, with one connection for the life of the
+//! client.
 //!
 //! ```text
 //!  Client::get, post, … ──► connect ──► request ──► bounded answer ──► a value, or the error that the daemon sent
@@ -6,11 +7,11 @@
 //!                              └─ nobody answers ──► StartDaemon, if the endpoint has one; else daemon-unreachable
 //! ```
 //!
-//! Nothing is sent before the request itself: a missing daemon is noticed by the connection failing, and only then started.
-//! An answer passed through the daemon but may hold text from a bay, so every body is bounded.
+//! Nothing is sent before the request itself. If the connection fails, the daemon is missing, and only then is it
+//! started. An answer may contain text from a bay, so the size of every body is bounded.
 //!
-//! The crate touches no terminal and no environment: progress goes to a [`ShowProgress`], and how a daemon is started is the
-//! caller's business ([`StartDaemon`]).
+//! The crate uses no terminal and no environment. It reports progress to a [`ShowProgress`], and the caller decides how
+//! a daemon is started ([`StartDaemon`]).
 #![forbid(unsafe_code)]
 
 mod answer_lines;
@@ -48,25 +49,25 @@ pub use error::{broken, invalid, local};
 pub use frames::FrameReader;
 pub use progress::{ShowProgress, Silent};
 
-/// The longest JSON answer that is read: thousands of bays and execs fit many times over.
+/// Longest JSON answer. It is enough for many thousands of bays and execs.
 const MAX_ANSWER: usize = 64 << 20;
-/// The longest path of a unix socket the kernel takes.
+/// Longest path of a unix socket that the kernel accepts.
 const MAX_SOCKET_PATH: usize = 107;
 
-/// Starts a daemon when none answers.
+/// Starts a daemon if none answers.
 #[async_trait]
 pub trait StartDaemon: std::fmt::Debug + Send + Sync {
-    /// Returns a connection to the daemon's socket after a daemon has begun to listen there.
+    /// Starts a daemon, and returns a connection to its socket.
     async fn start(&self, socket: &Path) -> Result<UnixStream, ApiError>;
 }
 
-/// Which daemon a client talks to.
+/// The daemon that a client talks to.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     pub socket: PathBuf,
-    /// The trace the caller is in; every request belongs to it.
+    /// The caller's trace. Every request belongs to it.
     pub traceparent: Option<Traceparent>,
-    /// Without one, a daemon that does not answer is an error.
+    /// If it is absent, a daemon that does not answer is an error.
     pub starter: Option<Arc<dyn StartDaemon>>,
 }
 
@@ -78,7 +79,7 @@ impl Endpoint {
     }
 }
 
-/// Frames both ways with one exec.
+/// Frames in both directions with one exec.
 #[derive(Debug)]
 pub struct Attached {
     pub frames: FrameReader<UnixStream>,
@@ -101,19 +102,19 @@ impl Client {
         Self { endpoint, connection: None, connected: false }
     }
 
-    /// Whether the client reached a daemon at all: if so, a request that failed can be worth repeating.
+    /// Whether the client ever reached a daemon. If so, a failed request may be worth repeating.
     #[must_use]
     pub fn connected(&self) -> bool {
         self.connected
     }
 
-    /// Another client of the same daemon with a connection of its own.
+    /// Another client of the same daemon, with its own connection.
     #[must_use]
     pub fn another(&self) -> Self {
         Self::new(self.endpoint.clone())
     }
 
-    /// Another client of the same daemon that never starts one: for reconnecting to a daemon that is restarting.
+    /// Another client of the same daemon that never starts one, to reconnect to a daemon that is restarting.
     #[must_use]
     pub fn another_without_starting(&self) -> Self {
         Self::new(Endpoint { starter: None, ..self.endpoint.clone() })
@@ -153,7 +154,7 @@ impl Client {
         self.connection.as_mut().ok_or_else(|| broken("the connection was closed"))
     }
 
-    /// Sends one request; an answer that is no success becomes the error it carries.
+    /// Sends one request. A response that is no success becomes the error that it contains.
     pub async fn send(&mut self, mut request: Request<Body>) -> Result<Response<Incoming>, ApiError> {
         if let Some(Ok(value)) = self.endpoint.traceparent.map(|at| at.to_string().try_into()) {
             request.headers_mut().insert(TRACEPARENT, value);
@@ -220,12 +221,12 @@ impl Client {
         answer(response).await
     }
 
-    /// The body of an answer as it comes.
+    /// Returns the body of a response as a stream.
     pub async fn download(&mut self, path: &str) -> Result<Incoming, ApiError> {
         Ok(self.send(request(Method::GET, path, empty())?).await?.into_body())
     }
 
-    /// Starts long work with a `POST` and shows its progress until the result.
+    /// Starts a long operation with a `POST` and shows its progress until the result.
     pub async fn work<B: Serialize, T: DeserializeOwned>(
         &mut self,
         path: &str,
@@ -238,7 +239,7 @@ impl Client {
         result
     }
 
-    /// Starts long work with a `GET` and shows its progress until the result.
+    /// Starts a long operation with a `GET` and shows its progress until the result.
     pub async fn ask<T: DeserializeOwned>(
         &mut self,
         path: &str,
@@ -250,7 +251,8 @@ impl Client {
         result
     }
 
-    /// Turns the connection into frames; the next request opens another one. Input that has a name goes on where it was cut.
+    /// Turns the connection into a stream of frames; the next request opens another connection. Input with an id
+    /// continues where it was cut.
     pub async fn attach<B: Serialize>(
         &mut self,
         path: &str,
@@ -285,7 +287,7 @@ fn request(method: Method, path: &str, body: Body) -> Result<Request<Body>, ApiE
     Request::builder()
         .method(method)
         .uri(path)
-        // HTTP/1.1 wants one; a unix socket has no name.
+        // HTTP/1.1 requires a host; a unix socket has no name.
         .header(http::header::HOST, "bay")
         .body(body)
         .map_err(|error| ApiError::internal(&error))
@@ -307,7 +309,7 @@ async fn collect(body: Incoming, limit: usize) -> Result<Bytes, ApiError> {
 
 async fn answer<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, ApiError> {
     let bytes = collect(response.into_body(), MAX_ANSWER).await?;
-    // An empty answer reads as `null`, which is what `()` wants.
+    // An empty response is parsed as `null`, which `()` accepts.
     let text: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
     serde_json::from_slice(text).map_err(|error| {
         ApiError::new(
@@ -354,7 +356,7 @@ fn no_daemon(socket: &Path, error: &io::Error) -> ApiError {
     )
 }
 
-/// `/v1/bays/{bay}` and what is below it.
+/// The path of a bay, or of a resource below it.
 #[must_use]
 pub fn bay_path(bay: &str, rest: &str) -> String {
     format!("/v1/bays/{}{rest}", segment(bay))
@@ -369,7 +371,7 @@ mod tests {
 
     use super::*;
 
-    /// Begins to listen and answers every connection's first request with `true`.
+    /// Starts to listen, and answers every connection's first request with `true`.
     #[derive(Debug, Default)]
     struct Starter(AtomicUsize);
 
@@ -411,7 +413,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_with_a_path_that_no_kernel_takes_is_refused_with_what_to_do() {
+    async fn a_socket_path_that_is_too_long_is_refused_with_a_remedy() {
         let socket = format!("/tmp/{}/bay.sock", "d".repeat(MAX_SOCKET_PATH));
         let error = Client::new(Endpoint::at(socket)).get::<bool>("/").await.unwrap_err();
         assert_eq!(error.code, ErrorCode::InvalidInput);

@@ -1,12 +1,12 @@
-//! Progress of long work, for the caller that waits for it.
+//! Progress of long operations, for the caller that waits for them.
 
 use bay_types::progress::Progress;
 
-/// Shows the progress of long work to a person, or ignores it.
+/// Shows the progress of a long operation to a person, or ignores it.
 pub trait ShowProgress: Send {
     fn show(&mut self, progress: &Progress);
 
-    /// The work is over: what is printed next must stand on a clean line.
+    /// The operation has ended: removes the progress line, so that the next output begins on its own line.
     fn clear(&mut self);
 }
 

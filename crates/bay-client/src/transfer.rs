@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::{Client, ShowProgress, broken, from_reader};
 
-/// Sends what `reader` returns as the body of a request. At its end, `finish` reports whether the stream was whole.
+/// Sends the data of `reader` as the body of a request. At its end, `finish` reports whether the stream was complete.
 pub async fn send<T, R, F, O>(
     client: &mut Client,
     method: Method,

@@ -4,9 +4,9 @@
 //!   caller ──► listen (who is it) ──► bay-front-rest (parse, encode) ──► bay-core (verbs)
 //! ```
 //!
-//! **Start**: lock the data directory, copy the executable, open store and pool, find the drivers, let the core take up
-//! what an earlier daemon left, then listen. **End** (SIGTERM, SIGINT): stop accepting, finish requests, exit; bays go
-//! on, and the next daemon adopts them.
+//! **Start**: lock the data directory, copy the executable, open store and pool, find the drivers, let the core adopt
+//! the bays of an earlier daemon, then listen. **End** (SIGTERM, SIGINT): stop accepting, finish requests, exit. Bays
+//! keep running, and the next daemon adopts them.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -33,42 +33,41 @@ pub use bay_core::{SshKey, look_at_keys};
 pub use bay_front_rest::Words;
 pub use serve_error::ServeError;
 
-/// How a daemon is set up; parsed by the caller from flags and environment.
+/// The configuration of a daemon. The caller parses it from flags and environment.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Lock, database, socket, run directories and the executable's copy live here.
+    /// Contains the lock, database, socket, run directories and the executable's copy.
     pub data_dir: PathBuf,
     pub pool_dir: PathBuf,
-    /// Where the API listens.
+    /// The socket of the API.
     pub socket: PathBuf,
-    /// Loopback TCP beside it, for callers with the token.
+    /// An additional loopback TCP address, for callers with the token.
     pub listen: Option<SocketAddr>,
-    /// The executable that is copied and run as guest and runtime helper: this one.
+    /// The executable of this process. A copy of it runs as guest and runtime helper.
     pub executable: PathBuf,
     pub pool_options: PoolOptions,
-    /// Where spans of execs go.
+    /// The collector that spans of execs are sent to.
     pub otlp: Option<Collector>,
-    /// The backend of new bays for which nobody names one.
+    /// The backend of new bays, unless the caller names one.
     pub backend: BackendName,
-    /// The runsc to run bays inside gVisor with, instead of the first that is found.
+    /// The runsc binary for bays inside gVisor, instead of the first that is found.
     pub runsc: Option<PathBuf>,
-    /// The CRIU to keep memory with, instead of the first that is found.
+    /// The CRIU binary for memory checkpoints, instead of the first that is found.
     pub criu: Option<PathBuf>,
-    /// Memory that bays which go on from theirs leave to the host, instead of a share of it.
+    /// Memory that live forks and restores leave to the host, instead of a share of it.
     pub memory_reserve_mib: Option<u64>,
     pub egress: EgressConfig,
     pub approvals: ApprovalsConfig,
-    /// Tests: where to die.
+    /// For tests: the point at which the daemon dies.
     pub fault: Option<String>,
 }
 
 /// Runs a daemon until SIGTERM or SIGINT.
 ///
-/// # Errors
-/// When it cannot start; see [`ServeError`].
+/// # Errors If it cannot start; see [`ServeError`].
 pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     let fault = Fault::parse(config.fault.as_deref()).map_err(ServeError::Fault)?;
-    // Before anything is touched: an address that cannot be used is a slip of the keyboard.
+    // Check the address first: if it is unusable, nothing was changed yet.
     let tcp = match config.listen {
         Some(address) => Some(listen::tcp(address).await?),
         None => None,
@@ -131,7 +130,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         tracing::info!("asked to end; bays go on");
         let _ = end.send(true);
         asked_to_end.stop_asking().await;
-        // The sender lives until the process ends, so that nobody takes its end for a signal.
+        // The sender must live until the process ends, because its drop would count as a signal.
         std::future::pending::<()>().await;
     });
     listen::serve(bay_front_rest::router(Arc::clone(&daemon)), unix, tcp, ending).await;
@@ -140,7 +139,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// The drivers that this host can run bays with.
+/// The drivers that can run bays on this host.
 async fn drivers(
     config: &ServerConfig,
     daemon_id: &str,
@@ -166,7 +165,7 @@ async fn drivers(
     drivers
 }
 
-/// Opening may make, mount, check or grow the pool, which takes long: the log reports each stage.
+/// Opens the pool. It may be made, mounted, checked or grown, which takes long, so the log reports each stage.
 async fn open_pool(config: &ServerConfig, corner: String, must_exist: bool) -> Result<Pool, ServeError> {
     let dir = config.pool_dir.clone();
     let options = PoolOptions { must_exist, ..config.pool_options.clone() };
@@ -183,7 +182,7 @@ async fn open_pool(config: &ServerConfig, corner: String, must_exist: bool) -> R
     off_the_async_threads(open).await
 }
 
-/// Runs blocking work. A panic in it is an error like any other.
+/// Runs blocking work. A panic in it becomes an error.
 async fn off_the_async_threads<T, F>(work: F) -> Result<T, ServeError>
 where
     T: Send + 'static,

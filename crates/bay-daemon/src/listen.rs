@@ -1,7 +1,8 @@
-//! The doors: the daemon's unix socket, and loopback TCP for those who show the token.
+//! The doors: the daemon's unix socket, and loopback TCP for callers with the token.
 //!
-//! Who comes through the socket is told by the kernel. TCP has no such word, and browsers reach loopback too: there a
-//! caller must show the token, name the daemon by a loopback name (a rebound DNS name fails), and come from no web page.
+//! On the socket the kernel identifies the caller. TCP has no such identity, and browsers can reach loopback too. A TCP
+//! caller must present the token, must name the daemon by a loopback name (so a rebound DNS name fails), and must not
+//! be a web page.
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -29,24 +30,24 @@ use tokio::task::JoinSet;
 
 use crate::serve_error::ServeError;
 
-/// Callers at once; the next ones wait.
+/// Most concurrent connections. Further ones wait.
 const MAX_CONNECTIONS: usize = 4096;
 /// How long a TCP caller may take to send a request's head.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
-/// How long requests in flight have when the daemon shuts down.
+/// How long requests in progress may take when the daemon shuts down.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
-/// The wait after a failed accept: out of file descriptors is not mended by trying at once.
+/// The pause after a failed accept. If file descriptors have run out, an immediate retry would fail too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Longest head of a request, and how much hyper reads at once.
+/// Longest head of a request, and the size of hyper's read buffer.
 const READ_BUFFER: usize = 256 * 1024;
 
-/// Turns true when the daemon is to end.
+/// Becomes true when the daemon must end.
 pub(crate) type Ending = watch::Receiver<bool>;
 
 /// Longest path of a socket that a caller can connect to.
 const MAX_SOCKET_PATH: usize = 107;
 
-/// The name of a socket that a daemon made, and how to know that what has the name is still that socket.
+/// The path of a socket that this daemon made, and its identity, to recognise whether the path still names that socket.
 #[derive(Debug)]
 pub(crate) struct OwnSocket {
     path: PathBuf,
@@ -54,7 +55,7 @@ pub(crate) struct OwnSocket {
 }
 
 impl OwnSocket {
-    /// Takes the name away, unless another daemon's socket has it by now.
+    /// Removes the socket, unless the path names another daemon's socket by now.
     pub(crate) fn remove(self) {
         let found = std::fs::symlink_metadata(&self.path).map(|found| (found.dev(), found.ino()));
         if found.is_ok_and(|found| found == self.identity) {
@@ -63,8 +64,8 @@ impl OwnSocket {
     }
 }
 
-/// The daemon's socket, made in a directory that only we can enter and moved into place: it is never open wider than it
-/// should be, whatever the umask, and a stale one of an earlier life is replaced in one step.
+/// The daemon's socket. It is made in a directory that only we can enter, and then renamed to its path. So it never has
+/// wider permissions than intended, whatever the umask, and it atomically replaces a stale socket.
 pub(crate) fn unix(path: &Path) -> Result<(UnixListener, OwnSocket), ServeError> {
     let failed = |source| ServeError::Listen { place: path.display().to_string(), source };
     match std::fs::symlink_metadata(path) {
@@ -88,7 +89,7 @@ pub(crate) fn unix(path: &Path) -> Result<(UnixListener, OwnSocket), ServeError>
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
-    // A daemon that died here left it. Somebody else's directory is left alone, and making ours then fails.
+    // A leftover of a daemon that died here. A directory of another owner stays, and then ours cannot be made.
     match std::fs::symlink_metadata(&new) {
         Ok(found) if found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() => {
             let _ = std::fs::remove_file(new.join("socket"));
@@ -98,7 +99,7 @@ pub(crate) fn unix(path: &Path) -> Result<(UnixListener, OwnSocket), ServeError>
     }
     std::fs::DirBuilder::new().mode(0o700).create(&new).map_err(failed)?;
     let dir = std::fs::File::open(&new).map_err(failed)?;
-    // Through the descriptor, so that the longer name does not count against the bound.
+    // Through the descriptor, so that the longer name does not exceed the length limit.
     let short = PathBuf::from(format!("/proc/self/fd/{}/socket", dir.as_raw_fd()));
     let listener = UnixListener::bind(short).map_err(failed)?;
     let bound = new.join("socket");
@@ -118,7 +119,7 @@ pub(crate) async fn tcp(address: SocketAddr) -> Result<TcpListener, ServeError> 
         .map_err(|source| ServeError::Listen { place: address.to_string(), source })
 }
 
-/// What a TCP caller must show.
+/// The checks of a TCP caller.
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     token_hash: [u8; 32],
@@ -154,7 +155,7 @@ impl Gate {
             return refuse("it comes from a web page");
         }
         let shown = one(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-        // Hashes are compared, so that how far a guess was right does not show in time.
+        // Compare hashes, so that the time reveals nothing about how much of a guess was right.
         let fits = shown.is_some_and(|token| {
             let hash: [u8; 32] = Sha256::digest(token.trim().as_bytes()).into();
             hash == self.token_hash
@@ -163,7 +164,7 @@ impl Gate {
     }
 }
 
-/// The router as one connection sees it.
+/// The router for the requests of one connection.
 #[derive(Debug, Clone)]
 struct Door {
     router: TowerToHyperService<Router>,
@@ -188,7 +189,7 @@ impl Service<Request<Incoming>> for Door {
     }
 }
 
-/// Accepts until told to end, then lets requests in flight finish.
+/// Accepts connections until the daemon must end, then lets requests in progress finish.
 pub(crate) async fn serve(
     router: Router,
     unix: UnixListener,
@@ -226,7 +227,7 @@ pub(crate) async fn serve(
             accepted = async { match &tcp { Some(tcp) => tcp.accept().await, None => std::future::pending().await } } => match accepted {
                 Ok((stream, _)) => {
                     let _ = stream.set_nodelay(true);
-                    // Whoever can read the token is the daemon's own user.
+                    // Only the daemon's own user can read the token.
                     let caller = Principal::token(rustix::process::geteuid().as_raw());
                     let door = Door { router: router.clone(), caller, gate: gate.clone() };
                     connections.spawn(connection(stream, door, Some(HEAD_WITHIN), ending.clone(), place));
@@ -243,7 +244,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Returns when the daemon is to end.
+/// Returns when the daemon must end.
 async fn told(ending: &mut Ending) {
     let _ = ending.wait_for(|end| *end).await;
 }
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_token_over_a_loopback_name_and_from_no_page_passes() {
+    fn only_a_token_with_a_loopback_name_and_no_web_origin_is_accepted() {
         let gate = Gate::new("secret", 7070);
         let good = [("host", "localhost:7070"), ("authorization", "Bearer secret")];
         assert!(gate.check(&headers(&good)).is_ok());
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_others_can_reach_is_refused() {
+    async fn a_tcp_address_that_is_not_loopback_is_refused() {
         for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
             let refused = tcp(address.parse().unwrap()).await;
             assert!(matches!(refused, Err(ServeError::NotLoopback { .. })), "{address}");
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_daemon_that_ends_leaves_the_socket_of_the_next_one() {
+    async fn an_ending_daemon_does_not_remove_the_socket_of_the_next() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("bay.sock");
         let (_first, ours) = unix(&path).unwrap();
@@ -352,7 +353,7 @@ mod tests {
         drop(unix(&path).unwrap());
         let _listener = unix(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        // What a daemon left that died in the middle is no obstacle, and nothing is left of the way there.
+        // The leftover of a daemon that died here is no obstacle, and nothing of the new socket's directory remains.
         std::fs::create_dir(dir.path().join("bay.sock.new")).unwrap();
         std::fs::write(dir.path().join("bay.sock.new/socket"), b"").unwrap();
         let _listener = unix(&path).unwrap();

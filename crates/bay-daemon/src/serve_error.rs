@@ -54,7 +54,7 @@ fn holder(pid: Option<u32>) -> String {
 }
 
 impl ServeError {
-    /// The error as a person sees it, in the words of the CLI, which started the daemon.
+    /// The error as it is shown to a person, with the hints of the CLI, which started the daemon.
     #[must_use]
     pub fn to_api(&self) -> ApiError {
         let (code, next) = match self {

@@ -1,4 +1,4 @@
-//! What must be in place before anything else: the data directory, its lock, the executable bays run.
+//! What must exist before anything else: the data directory, its lock, and the executable that bays run.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,20 +11,20 @@ use sha2::{Digest, Sha256};
 
 use crate::serve_error::ServeError;
 
-/// Digits of the hash that name a copy of the executable.
+/// Digits of the hash in the name of an executable's copy.
 const NAME_DIGITS: usize = 16;
 /// Bytes of randomness in the token.
 const TOKEN_BYTES: usize = 32;
-/// Open files a daemon with many bays needs: a handful per bay and two per attached caller.
+/// Open files that a daemon with many bays needs: a few for each bay and two for each attached caller.
 const WANTED_FILES: u64 = 65_536;
 
-/// Holds the data directory for as long as it lives.
+/// The lock of the data directory, held while this value lives.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,
 }
 
-/// Makes the data directory, or makes sure that the one that is there is ours and nobody else's to look into.
+/// Makes the data directory. An existing one must be ours, and is closed to others.
 pub(crate) fn data_dir(path: &Path) -> Result<(), ServeError> {
     let failed = |source| ServeError::DataDir { path: path.to_owned(), source };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
@@ -32,7 +32,7 @@ pub(crate) fn data_dir(path: &Path) -> Result<(), ServeError> {
     let found = dir.metadata().map_err(failed)?;
     check_owner(path, found.uid(), rustix::process::geteuid().as_raw())?;
     if found.permissions().mode() & 0o777 != 0o700 {
-        // By the descriptor: what was looked at is what is changed.
+        // Through the descriptor, so that the directory that was checked is the one that is changed.
         dir.set_permissions(fs::Permissions::from_mode(0o700)).map_err(failed)?;
     }
     Ok(())
@@ -71,8 +71,8 @@ pub(crate) fn lock(data_dir: &Path) -> Result<Lock, ServeError> {
     Ok(Lock { _file: file })
 }
 
-/// A copy of the executable that nobody can read through a bay and that an upgrade does not change under running ones.
-/// It is both PID 1 of bays and the runtime helper, so that these always fit the daemon.
+/// A copy of the executable that nobody can read from a bay and that an upgrade does not replace under running bays. It
+/// is both PID 1 of bays and the runtime helper, so that these always match the daemon.
 pub(crate) fn guest_copy(data_dir: &Path, executable: &Path) -> Result<PathBuf, ServeError> {
     let failed = |source| ServeError::Executable { path: executable.to_owned(), source };
     let dir = data_dir.join("guest");
@@ -91,7 +91,7 @@ pub(crate) fn guest_copy(data_dir: &Path, executable: &Path) -> Result<PathBuf, 
         let mut copy =
             OpenOptions::new().write(true).create_new(true).mode(0o700).open(&new).map_err(failed)?;
         io::copy(&mut source, &mut copy).map_err(failed)?;
-        // Executable by the bay's mapped root, readable by nobody there.
+        // Executable by the bay's mapped root, but readable by nobody there.
         copy.set_permissions(fs::Permissions::from_mode(0o711)).map_err(failed)?;
         copy.sync_all().map_err(failed)?;
     }
@@ -99,7 +99,7 @@ pub(crate) fn guest_copy(data_dir: &Path, executable: &Path) -> Result<PathBuf, 
     Ok(path)
 }
 
-/// Removes what earlier releases left beside the copy in use. Bays that run such a copy keep it: an open file stays.
+/// Removes copies of earlier releases. A bay that runs such a copy keeps it, because an open file stays.
 pub(crate) fn drop_old_copies(current: &Path) {
     let listed = current.parent().map(fs::read_dir);
     for entry in listed.into_iter().flatten().flatten().filter_map(Result::ok) {
@@ -129,7 +129,7 @@ fn hash(file: &mut File) -> io::Result<String> {
     Ok(hex::encode(digest.finalize()))
 }
 
-/// The token callers over TCP must show; made on first use, readable by the daemon's user only.
+/// The token that TCP callers must present. Made on first use, readable by the daemon's user only.
 pub(crate) fn token(data_dir: &Path) -> Result<String, ServeError> {
     let path = data_dir.join("token");
     let failed = |source| ServeError::DataDir { path: path.clone(), source };
@@ -154,16 +154,16 @@ pub(crate) fn token(data_dir: &Path) -> Result<String, ServeError> {
     Ok(token)
 }
 
-/// Makes the daemon harder to look into, and gives it room for many connections.
+/// Protects the daemon's memory from other processes, and raises the limit of open files.
 pub(crate) fn harden() {
-    // Neither a core dump nor another process of the same user shall show what is in memory.
+    // Neither a core dump nor another process of the same user may reveal the daemon's memory.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
     {
         tracing::warn!(%error, "core dumps could not be turned off");
     }
     use rustix::process::{Resource, getrlimit, setrlimit};
-    // The same once more by the limit, which also holds for what it starts. One byte and not none: the kernel disregards zero
-    // where it hands cores to a program. The hard limit stays, because bays take theirs from it.
+    // The limit on core dumps also applies to the daemon's children. It is one byte and not zero, because the kernel
+    // ignores zero if it passes cores to a program. The hard limit stays, because bays inherit theirs from it.
     let mut limit = getrlimit(Resource::Core);
     limit.current = Some(limit.maximum.map_or(1, |hard| hard.min(1)));
     if let Err(error) = setrlimit(Resource::Core, limit) {
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_daemon_on_the_same_directory_hears_who_has_it() {
+    fn a_second_daemon_on_the_same_directory_reports_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let first = lock(dir.path()).unwrap();
         match lock(dir.path()) {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guest_s_copy_is_whole_and_executable_but_not_readable_for_others() {
+    fn the_guests_copy_is_complete_and_executable_but_not_readable_for_others() {
         let dir = tempfile::tempdir().unwrap();
         let executable = dir.path().join("bay");
         fs::write(&executable, b"content").unwrap();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_data_directory_is_private_whoever_made_it_and_never_somebody_else_s() {
+    fn the_data_directory_is_made_private_and_never_belongs_to_another_user() {
         let dir = tempfile::tempdir().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let open = dir.path().join("open");

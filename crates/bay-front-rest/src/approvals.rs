@@ -1,4 +1,4 @@
-//! Approvals, for whoever answers them.
+//! Approvals, for the people who answer them.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The ledger for people who do not take the daemon's word for it.
+//! The ledger, for verification without trust in the daemon.
 
 use std::sync::Arc;
 

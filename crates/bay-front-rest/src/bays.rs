@@ -1,4 +1,4 @@
-//! Bays, and what the daemon says of itself.
+//! Bays, and the state of the daemon.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Checkpoints, and what is made of them.
+//! Checkpoints, restores, forks and promotions.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `GET /v1/bays/{bay}/diff` and `…/review`: lines while trees are compared.
+//! `GET /v1/bays/{bay}/diff` and `…/review`: lines that are sent while the trees are compared.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Uploads that are refused before their end. Whoever is still sending when the connection closes finds it broken, and not
-//! the answer that says why; so what is still coming is taken in for a while, and thrown away.
+//! Uploads that are refused before their end. If the connection closes while a client still sends, the client sees a
+//! broken connection instead of the response. So the rest of the body is read for a while and discarded.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,11 +11,11 @@ use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 
-/// How much more of a refused upload is taken in, and for how long.
+/// How many more bytes of a refused upload are read, and for how long.
 const DRAINED_BYTES: usize = 1 << 30;
 const DRAINED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Lends a request's body to whoever passes it on; what that one leaves of it comes back.
+/// Lends a request's body to a verb. When the verb drops it, the rest of the body is returned.
 pub(super) fn lend(body: Body) -> (Body, Returned) {
     let (back, returned) = oneshot::channel();
     (Body::new(Lent { body, back: Some(back) }), Returned(returned))
@@ -24,7 +24,7 @@ pub(super) fn lend(body: Body) -> (Body, Returned) {
 pub(super) struct Returned(oneshot::Receiver<Body>);
 
 impl Returned {
-    /// Takes in the rest, while the answer is on its way already.
+    /// Reads the rest while the response is already being sent.
     pub(super) fn drain(self) {
         tokio::spawn(async move {
             let heard = async {
@@ -70,7 +70,7 @@ impl hyper::body::Body for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(back) = self.back.take() {
-            // Nobody waits for what was read to its end.
+            // If it was read to its end, nothing receives it.
             let _ = back.send(std::mem::take(&mut self.body));
         }
     }
@@ -83,7 +83,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     #[tokio::test]
-    async fn what_is_left_of_a_body_is_taken_in() {
+    async fn the_rest_of_a_refused_body_is_read() {
         let (sender, receiver) = mpsc::channel::<Result<Bytes, std::io::Error>>(1);
         let parts =
             stream::unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) });

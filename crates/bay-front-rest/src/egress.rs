@@ -1,4 +1,4 @@
-//! The way out of a bay: how it is now, and what left by it.
+//! The egress of a bay: its present state, and the requests that left.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub(super) struct EntriesQuery {
     lookups: bool,
 }
 
-/// Entries as they are read from the record, at the pace of whoever reads them.
+/// Reads entries from the record, as fast as the client reads them.
 async fn entries(
     State(daemon): Shared,
     Caller(who): Caller,

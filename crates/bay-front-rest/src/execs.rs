@@ -1,4 +1,4 @@
-//! Execs. An attached one is two upgraded connections with the daemon between them, moving bytes it does not look at.
+//! Execs. For an attached exec the daemon copies bytes between two upgraded connections without parsing them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +22,11 @@ use crate::request::{Caller, Input, NoQuery, Parent, Shared};
 use crate::response::{Failure, Json, frames};
 use crate::words::Words;
 
-/// Bytes moved at once between caller and guest, per direction.
+/// Buffer for the bytes from the guest to the caller.
 const SPLICE_BUFFER: usize = 256 * 1024;
-/// Input is typed or piped in smaller pieces than output.
+/// Buffer for input, which is typed or piped in smaller pieces than output.
 const SPLICE_INPUT_BUFFER: usize = 64 * 1024;
-/// How long a caller may take to switch protocols after it was told to.
+/// How long a caller may take to switch protocols after the response.
 const SWITCH_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
@@ -84,7 +84,7 @@ async fn start_attached(
     Ok(splice(switch, verbs::start_attached(&daemon, &who, &bay, spec, input, parent).await?))
 }
 
-/// Holds whoever wants to run a command until a person has let it through.
+/// Waits until a person has allowed the command.
 async fn ask(
     _: NoQuery,
     State(daemon): Shared,
@@ -134,7 +134,7 @@ fn switch(request: &mut Request) -> Result<OnUpgrade, Failure> {
     }
 }
 
-/// What the client calls its input, if it wants to know how much of it the guest has received.
+/// The id of the client's input, if the client wants to know how much of it the guest has received.
 fn named_input(request: &Request) -> Result<Option<InputId>, Failure> {
     let Some(value) = request.headers().get(INPUT) else { return Ok(None) };
     let id = value.to_str().ok().and_then(|text| text.parse().ok());
@@ -147,11 +147,11 @@ fn named_input(request: &Request) -> Result<Option<InputId>, Failure> {
     })
 }
 
-/// Answers 101 and moves bytes both ways until either side ends.
+/// Answers 101 and copies bytes in both directions until either side ends.
 fn splice(switch: OnUpgrade, frames: Frames) -> Response {
     let received = frames.received;
     tokio::spawn(async move {
-        // The task owns all of it, not only the stream: the bay counts as used until the rest is dropped.
+        // The task owns the whole value, not only the stream: the bay counts as used until the rest is dropped.
         let mut frames = frames;
         let Ok(Ok(caller)) = tokio::time::timeout(SWITCH_WITHIN, switch).await else { return };
         let mut caller = TokioIo::new(caller);
@@ -161,7 +161,7 @@ fn splice(switch: OnUpgrade, frames: Frames) -> Response {
             SPLICE_INPUT_BUFFER,
             SPLICE_BUFFER,
         );
-        // A broken pipe is how callers leave; the exec goes on and its output is kept.
+        // Callers leave with a broken pipe. The exec continues and its output is kept.
         if let Err(error) = moved.await {
             tracing::trace!(%error, "an attached connection ended");
         }

@@ -1,4 +1,4 @@
-//! Files in and out of a running bay.
+//! Files into and out of a running bay.
 
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ async fn pack(
     Ok(bytes(files::read_archive(&daemon, &who, &bay, &query.into()).await?))
 }
 
-/// Hands the bytes of a request to a verb. What a refusal leaves of them is read while its answer is on the way.
+/// Passes the body of a request to a verb. If the verb refuses it early, the rest is read while the response is sent.
 async fn upload<T, F>(request: Request, verb: impl FnOnce(Upload) -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, CoreError>>,

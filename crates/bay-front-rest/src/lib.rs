@@ -1,5 +1,5 @@
-//! The REST front: thin handlers that parse a request, call a verb and encode its outcome as JSON. Every error, also one
-//! of the router's own, is an [`ApiError`] body, with hints in the words of this front ([`words`]).
+//! The REST front: thin handlers that parse a request, call a verb and encode its outcome as JSON. Every error has an
+//! [`ApiError`] as its body, also errors of the router itself. [`words`] has the hints of this front.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -39,10 +39,10 @@ use request::{MAX_JSON, Shared};
 use response::{Failure, Json};
 pub use words::Words;
 
-/// Longest body of the router's own that is turned into an [`ApiError`].
+/// Longest plain-text body of the router that is converted to an [`ApiError`].
 const MAX_PLAIN_ERROR: usize = 4096;
 
-/// Everything the daemon answers to.
+/// All routes of the API.
 pub fn router(daemon: Arc<Daemon>) -> Router {
     Router::new()
         .merge(approvals::routes())
@@ -75,11 +75,11 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
         .with_state(daemon)
 }
 
-/// Gives errors the words of this front. Handlers whose errors come later than their answer get the [`Words`] from the
-/// request's extensions.
+/// Gives errors the hints of this front. A handler whose error comes after the beginning of its response gets the
+/// [`Words`] from the request's extensions.
 async fn encode_errors(State(daemon): Shared, mut request: Request, next: Next) -> Response {
     let given = request.uri().path().strip_prefix("/v1/bays/").and_then(|rest| rest.split('/').next());
-    // Before the request: it may remove the bay.
+    // Before the request, because it may remove the bay.
     let name = given.and_then(|given| bay_core::verbs::bays::name_of(&daemon, given));
     let words = Words::new(name.map(|name| name.to_string()));
     request.extensions_mut().insert(words.clone());
@@ -90,13 +90,13 @@ async fn encode_errors(State(daemon): Shared, mut request: Request, next: Next) 
     }
 }
 
-/// The answer for an error, also one by whoever stands before the router.
+/// The response for an error, also for one of the listener before the router.
 #[must_use]
 pub fn encoded(error: ApiError) -> Response {
     (response::status(error.code.http_status()), Json(error)).into_response()
 }
 
-/// The router and its extractors answer some errors as plain text; callers are promised JSON.
+/// Converts the router's and extractors' plain-text errors to JSON, which callers expect.
 async fn plain_to_json(response: Response) -> Response {
     let status = response.status();
     let is_json =

@@ -14,7 +14,7 @@ pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new().route("/metrics", get(metrics))
 }
 
-/// For Prometheus and whatever reads its format.
+/// Metrics in the format of Prometheus.
 async fn metrics(
     _: NoQuery,
     State(daemon): Shared,

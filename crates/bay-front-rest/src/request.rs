@@ -1,5 +1,5 @@
-//! What handlers read from a request: the caller, its JSON, its place in a trace. A request that does not fit is refused
-//! with an [`CoreError`], never ignored in part.
+//! Extractors: the caller, the JSON body, the trace context. An invalid request is refused with a [`CoreError`]; no part
+//! of it is ignored.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::words::Words;
 /// Longest JSON body: a command line with every byte escaped.
 pub(crate) const MAX_JSON: usize = 8 << 20;
 
-/// The daemon, as every handler gets it.
+/// The daemon, as handlers receive it.
 pub(crate) type Shared = State<Arc<Daemon>>;
 
-/// A JSON body. The error says where it does not fit.
+/// A JSON body. The error names the position of the mistake.
 #[derive(Debug)]
 pub(crate) struct Input<T>(pub(crate) T);
 
@@ -45,7 +45,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
     }
 }
 
-/// For handlers that take no query: a key that is ignored would be a wish that is.
+/// For handlers without a query: an ignored key would be an ignored request of the client.
 #[derive(Debug)]
 pub(crate) struct NoQuery;
 
@@ -68,7 +68,7 @@ impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
     }
 }
 
-/// Who sent the request.
+/// The principal that sent the request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caller(pub(crate) Principal);
 
@@ -76,7 +76,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
-        // Put there by the listener for every connection; without it nobody is trusted.
+        // The listener sets it for every connection. Without it no caller is trusted.
         parts.extensions.get::<Principal>().copied().map(Self).ok_or_else(|| {
             Failure(CoreError::new(
                 ErrorCode::NotRoot,
@@ -95,7 +95,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Words {
     }
 }
 
-/// Where in a trace the caller is. A context that is none is as good as none: the standard asks for a new trace then.
+/// The caller's trace context. An invalid one counts as absent: the standard then requires a new trace.
 #[derive(Debug)]
 pub(crate) struct Parent(pub(crate) Option<Traceparent>);
 

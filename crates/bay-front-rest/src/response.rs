@@ -1,4 +1,4 @@
-//! What handlers answer with: JSON, bytes, lines of JSON, and errors.
+//! Responses: JSON, bytes, lines of JSON, and errors.
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use crate::words::Words;
 
-/// A [`CoreError`] on its way out. It lies in the response as it is, and gets the words of this front last of all
-/// ([`encode_errors`](crate::encode_errors)): a handler need not know which bay the request is about.
+/// A [`CoreError`] as a response. The response carries it unchanged until [`encode_errors`](crate::encode_errors) adds
+/// the hints of this front. So a handler need not know which bay the request is about.
 #[derive(Debug)]
 pub(crate) struct Failure(pub(crate) CoreError);
 
@@ -36,7 +36,7 @@ pub(crate) fn status(number: u16) -> StatusCode {
     StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// A JSON answer.
+/// A JSON response.
 #[derive(Debug)]
 pub(crate) struct Json<T>(pub(crate) T);
 
@@ -49,12 +49,12 @@ impl<T: Serialize> IntoResponse for Json<T> {
     }
 }
 
-/// Answers with bytes as they come.
+/// A response with a stream of bytes.
 pub(crate) fn octets(bytes: ByteStream) -> Response {
     ([(header::CONTENT_TYPE, "application/octet-stream")], Body::from_stream(bytes)).into_response()
 }
 
-/// Answers with frames as they come. If the core ends them with an error, the last frame says so.
+/// A response with a stream of frames. If the core ends it with an error, the last frame has the error.
 pub(crate) fn frames(words: Words, frames: ByteStream) -> Response {
     octets(Box::pin(frames.map(move |piece| match piece.map_err(|error| error.downcast::<CoreError>()) {
         Ok(bytes) => Ok(bytes),
@@ -63,12 +63,13 @@ pub(crate) fn frames(words: Words, frames: ByteStream) -> Response {
     })))
 }
 
-/// Answers with lines of JSON as they come.
+/// A response with a stream of lines of JSON.
 pub(crate) fn lines(lines: ByteStream) -> Response {
     ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
 }
 
-/// Answers with lines about the progress of long work, and then with its result. The work does not wait for the reader.
+/// A response with lines about the progress of a long operation, and then its result. A slow reader does not delay the
+/// operation.
 pub(crate) fn progress_then_result<T, W, F>(words: Words, work: W) -> Response
 where
     T: Serialize + Send + 'static,
@@ -76,7 +77,7 @@ where
     F: Future<Output = Result<T, CoreError>> + Send + 'static,
 {
     let (teller, progress) = Teller::new();
-    // In a task of its own, so that a panic in it is an answer too.
+    // A separate task, so that a panic becomes a response too.
     let work = tokio::spawn(work(teller));
     let last = async move {
         let error = match work.await {

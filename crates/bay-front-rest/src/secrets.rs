@@ -1,4 +1,4 @@
-//! Secrets. Values come in and never go out.
+//! Secrets. Values are received and never returned.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Services of a bay. Their log is passed through as the guest sends it, like the output of execs.
+//! Services of a bay. Like the output of execs, their log is forwarded as the guest sends it.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ async fn control(
     Ok(Json(services::control(&daemon, &who, &bay, &service, &verb).await?))
 }
 
-/// The view while its processes are ending, `null` when it is gone.
+/// Returns the view of the service while its processes are ending, and `null` once it is removed.
 async fn remove(
     _: NoQuery,
     State(daemon): Shared,

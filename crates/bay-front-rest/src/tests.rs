@@ -1,5 +1,5 @@
-//! The API against a real store and a guest that is a script: the router's own errors, what a hostile guest can and
-//! cannot do, and the way of an exec. Disks and namespaces are the end-to-end tests' business.
+//! The API with a real store and a scripted guest: the router's own errors, what a hostile guest can and cannot do, and
+//! the life of an exec. The end-to-end tests cover disks and namespaces.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,15 +43,15 @@ mod execs;
 mod inside;
 mod policy;
 
-/// A backend whose bays are all one scripted guest behind a socket.
+/// A backend whose bays all have the same scripted guest behind a socket.
 #[derive(Debug)]
 struct Scripted {
     socket: PathBuf,
-    /// Turns true when PID 1 is gone.
+    /// Becomes true when PID 1 has ended.
     gone: watch::Sender<bool>,
-    /// A defect that shows once.
+    /// A fault that occurs once.
     defect: Arc<AtomicBool>,
-    /// Processes that the kernel is said to have ended for memory.
+    /// The number of processes that the kernel killed for lack of memory.
     oom_kills: Arc<AtomicU64>,
 }
 
@@ -145,7 +145,7 @@ async fn rig() -> Rig {
     rig_in(tempfile::tempdir().unwrap()).await
 }
 
-/// One with a database that is there already, if there is one in the directory.
+/// A rig that uses the database in the directory, if there is one.
 async fn rig_in(dir: TempDir) -> Rig {
     let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
     let gone = watch::Sender::new(false);
@@ -201,7 +201,7 @@ impl Rig {
         (status.as_u16(), body["code"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// A bay that the store believes to be running, with its disk.
+    /// A bay that the store lists as running, with its disk.
     async fn bay(&self, name: &str, state: State) -> Arc<BayHandle> {
         self.bay_on("script", name, state).await
     }
@@ -250,7 +250,7 @@ impl Rig {
     }
 }
 
-/// A guest that answers every request with what `script` says.
+/// A guest that answers every request with the response of `script`.
 fn guest<F>(listener: UnixListener, script: F)
 where
     F: Fn(&str, &str) -> (u16, Body) + Clone + Send + 'static,
@@ -300,7 +300,7 @@ fn info(protocol: u32) -> String {
 const OK: Exit = Exit { reason: EndReason::Exited, code: Some(0), signal: None };
 
 #[tokio::test]
-async fn every_error_is_json_with_a_code_also_the_router_s_own() {
+async fn every_error_including_the_routers_own_is_json_with_a_code() {
     let rig = rig().await;
     rig.bay("web", State::Stopped).await;
     for (method, path, body, status, code) in [
@@ -344,14 +344,14 @@ async fn every_error_is_json_with_a_code_also_the_router_s_own() {
 }
 
 #[tokio::test]
-async fn a_body_beyond_the_bound_is_refused() {
+async fn a_body_beyond_the_limit_is_refused() {
     let rig = rig().await;
     let response = rig.send("POST", "/v1/bays", vec![b' '; MAX_JSON + 1]).await;
     assert_eq!(response.status(), StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test]
-async fn a_caller_nobody_vouches_for_is_turned_away() {
+async fn a_caller_without_a_principal_is_refused() {
     let rig = rig().await;
     rig.bay("web", State::Stopped).await;
     let request = http::Request::post("/v1/bays/web/start").body(Body::empty()).unwrap();
@@ -373,7 +373,7 @@ async fn bays_are_listed_and_found_by_name_and_id() {
 }
 
 #[tokio::test]
-async fn an_exec_is_written_down_started_and_seen_to_end() {
+async fn an_exec_is_recorded_started_and_observed_to_its_end() {
     let rig = rig().await;
     rig.bay("web", State::Running).await;
     let spec = exec();
@@ -387,7 +387,7 @@ async fn an_exec_is_written_down_started_and_seen_to_end() {
     let (_, view) = rig.json("GET", "/v1/bays/web/execs/1", Value::Null).await;
     let view: ExecView = serde_json::from_value(view).unwrap();
     assert_eq!((view.id, view.exit, view.output_bytes), (spec.id, Some(OK), 42));
-    // Repeated, it is the same exec; with another command it is refused.
+    // A repeated start is the same exec. With another command it is refused.
     let (_, again) = rig.json("POST", "/v1/bays/web/execs", json!(spec)).await;
     assert_eq!(again["number"], 1);
     let mut other = spec;
@@ -399,7 +399,7 @@ async fn an_exec_is_written_down_started_and_seen_to_end() {
 }
 
 #[tokio::test]
-async fn a_command_the_guest_refuses_is_over_and_its_words_are_made_safe() {
+async fn a_command_that_the_guest_refuses_ends_with_an_escaped_message() {
     let rig = rig().await;
     rig.bay("web", State::Running).await;
     guest(rig.listener(), |_, _| {
@@ -416,7 +416,7 @@ async fn a_command_the_guest_refuses_is_over_and_its_words_are_made_safe() {
 }
 
 #[tokio::test]
-async fn an_exec_the_guest_does_not_know_any_more_is_lost() {
+async fn an_exec_that_the_guest_no_longer_knows_is_lost() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     let spec = exec();
@@ -437,7 +437,7 @@ async fn an_exec_the_guest_does_not_know_any_more_is_lost() {
 }
 
 #[tokio::test]
-async fn the_guest_s_events_end_execs_and_its_noise_does_nothing() {
+async fn valid_events_of_the_guest_end_execs_and_invalid_ones_are_ignored() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     let spec = exec();
@@ -482,7 +482,7 @@ fn endless() -> Body {
 }
 
 #[tokio::test]
-async fn an_endless_answer_is_cut_off() {
+async fn an_endless_response_is_cut_off() {
     let rig = rig().await;
     rig.bay("web", State::Running).await;
     guest(rig.listener(), |_, _| (200, endless()));
@@ -491,7 +491,7 @@ async fn an_endless_answer_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_guest_that_is_not_there_is_unreachable() {
+async fn a_missing_guest_is_reported_as_unreachable() {
     let rig = rig().await;
     rig.bay("web", State::Running).await;
     let got = rig.error("GET", "/v1/bays/web/stat?path=/x", Value::Null).await;
@@ -499,11 +499,11 @@ async fn a_guest_that_is_not_there_is_unreachable() {
 }
 
 #[tokio::test]
-async fn a_guest_that_went_and_came_back_is_reached_over_a_new_connection() {
+async fn a_restarted_guest_is_reached_over_a_new_connection() {
     let rig = rig().await;
     rig.bay("web", State::Running).await;
     let stat = json!({ "kind": "file", "size": 1, "mode": 420, "uid": 0, "gid": 0 }).to_string();
-    // Each connection answers once and closes without saying so.
+    // Each connection answers once and then closes without announcing it.
     let listener = rig.listener();
     let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{stat}", stat.len());
     tokio::spawn(async move {
@@ -520,7 +520,7 @@ async fn a_guest_that_went_and_came_back_is_reached_over_a_new_connection() {
 }
 
 #[tokio::test]
-async fn files_pass_through_and_no_header_of_the_guest_s_does() {
+async fn files_of_the_guest_are_forwarded_without_its_headers() {
     let rig = rig().await;
     rig.bay("web", State::Running).await;
     guest(rig.listener(), |_, path| {
@@ -534,13 +534,13 @@ async fn files_pass_through_and_no_header_of_the_guest_s_does() {
 }
 
 #[tokio::test]
-async fn a_pause_that_fails_leaves_the_bay_running_and_says_why() {
+async fn a_failed_pause_leaves_the_bay_running_with_the_reason() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     guest(rig.listener(), |_, _| (404, Body::empty()));
     let found = handle.first_ask();
     testing::start_reconciler(Arc::clone(&rig.daemon), Arc::clone(&handle));
-    // A wish that comes in the middle of the first look would be seen by that look already.
+    // If the request came during the first inspection, that inspection would already see it.
     handle.outcome(found, Duration::from_secs(10)).await.unwrap();
     let (status, body) = rig.json("POST", "/v1/bays/web/pause", Value::Null).await;
     assert_eq!((status.as_u16(), body["code"].as_str()), (500, Some("bay-failed")), "{body}");
@@ -550,7 +550,7 @@ async fn a_pause_that_fails_leaves_the_bay_running_and_says_why() {
 }
 
 #[tokio::test]
-async fn a_stop_ends_open_execs_and_events_tell_the_story() {
+async fn a_stop_ends_open_execs_and_records_events() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     let spec = exec();
@@ -560,7 +560,7 @@ async fn a_stop_ends_open_execs_and_events_tell_the_story() {
         .unwrap();
     handle.exec_opened(spec.id);
     let shown = spec.clone();
-    // It refuses to shut down: it is cleared at once.
+    // It refuses to shut down, so it is cleared immediately.
     guest(rig.listener(), move |method, path| match (method, path) {
         ("POST", "/v1/shutdown") => (500, Body::empty()),
         ("GET", "/v1/events") => (404, Body::empty()),
@@ -573,7 +573,7 @@ async fn a_stop_ends_open_execs_and_events_tell_the_story() {
     assert_eq!(row.exit.unwrap().reason, EndReason::Stopped);
     let (_, events) = rig.json("GET", "/v1/events?bay=web", Value::Null).await;
     let kinds = events.as_array().unwrap().iter().map(|e| e["kind"].as_str().unwrap());
-    // A backend of a script has no way out, which is told whenever the reconciler comes by.
+    // A scripted backend has no egress, which each pass of the reconciler reports.
     let kinds: Vec<&str> = kinds.filter(|kind| !kind.starts_with("egress.")).collect();
     assert_eq!(
         kinds,
@@ -583,7 +583,7 @@ async fn a_stop_ends_open_execs_and_events_tell_the_story() {
 }
 
 #[tokio::test]
-async fn a_guest_that_is_gone_before_it_answers_the_stop_is_stopped_all_the_same() {
+async fn a_bay_whose_guest_ends_before_it_answers_the_stop_is_stopped() {
     let rig = rig().await;
     let (listener, gone) = (rig.listener(), rig.gone.clone());
     tokio::spawn(async move {

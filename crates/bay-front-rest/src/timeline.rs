@@ -1,4 +1,4 @@
-//! One bay's life, line by line.
+//! The timeline of one bay, line by line.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new().route("/v1/bays/{bay}/timeline", get(timeline))
 }
 
-/// Lines as they are read from the record, at the pace of whoever reads them.
+/// Reads lines from the record, as fast as the client reads them.
 async fn timeline(
     State(daemon): Shared,
     Caller(who): Caller,

@@ -68,7 +68,7 @@ mod tests {
     use super::parts;
 
     #[test]
-    fn a_name_tells_the_bay_and_the_time() {
+    fn a_kept_name_contains_the_bay_and_the_time() {
         let time = "2026-01-02T03:04:05Z".parse().unwrap();
         assert_eq!(parts("web-2-20260102T030405Z"), Some(("web-2", time)));
         assert_eq!(parts("web-20260102T030405Z-0123abcd"), Some(("web", time)));

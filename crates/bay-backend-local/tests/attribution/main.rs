@@ -1,4 +1,4 @@
-//! Who is behind a connection, on the real kernel with real bays.
+//! Tests who is behind a connection, on the real kernel with real bays.
 #![forbid(unsafe_code)]
 
 #[expect(dead_code, reason = "the rig is for memory too")]
@@ -21,7 +21,7 @@ use rig::{Bay, Rig};
 
 const PORT: u16 = 7000;
 
-/// What execs of these tests begin with: how to reach the gateway, and to tell it who one is.
+/// The beginning of every exec of these tests: how to reach the gateway, and to send it a name.
 const PRELUDE: &str = r#"
 import os, socket, time
 GATEWAY4, GATEWAY6 = ("10.0.2.1", 7000), ("fd00:ba::1", 7000)
@@ -41,7 +41,7 @@ struct Scene {
     datagrams: [UdpSocket; 2],
 }
 
-/// One connection, with what was said on it.
+/// One connection, with the name that was sent on it.
 struct Called {
     stream: TcpStream,
     exec: ExecId,
@@ -101,7 +101,7 @@ fn begin(bay: &Bay, script: &str) -> ExecId {
 }
 
 #[test]
-fn every_connection_tells_the_exec_and_the_process_that_opened_it() {
+fn every_connection_is_attributed_to_the_exec_and_process_that_opened_it() {
     let Some(scene) = Scene::new() else { return };
     let script = r#"
 four = socket.create_connection(GATEWAY4); tell(four, "four")
@@ -135,7 +135,7 @@ time.sleep(600)
 }
 
 #[test]
-fn a_question_over_udp_tells_the_exec_that_asks_it() {
+fn a_dns_query_is_attributed_to_the_exec_that_sent_it() {
     let Some(scene) = Scene::new() else { return };
     let script = r#"
 for family, gateway, word in ((socket.AF_INET, GATEWAY4, "four"), (socket.AF_INET6, GATEWAY6, "six"),
@@ -168,17 +168,17 @@ time.sleep(600)
     assert!(execs.iter().all(|exec| seen.iter().filter(|seen| *seen == exec).count() == 6));
 }
 
-/// ATTR-EXIT, and what daemons do.
+/// ATTR-EXIT, and double forks as daemons do them.
 #[test]
-fn a_connection_tells_its_exec_when_the_process_has_ended_or_is_another() {
+fn a_connection_keeps_its_exec_if_the_process_ended_or_changed() {
     let Some(scene) = Scene::new() else { return };
-    // Sends and is gone before anybody looks.
+    // Sends and ends before anybody looks for it.
     let gone = scene.begin("wait_for('go'); tell(socket.create_connection(GATEWAY4), 'gone')");
     scene.attribution.note();
     scene.let_go("go");
     until("the exec to end", || scene.bay.status(gone).exit);
     until("its group to go", || (!scene.leaf(gone).exists()).then_some(()));
-    // The other end has seen that it ended, and acknowledged it.
+    // The other end has seen the end of the connection and acknowledged it.
     let table = || std::fs::read_to_string(format!("/proc/{}/net/tcp", scene.bay.record.pid)).unwrap();
     until("the end to be acknowledged", || (!table().contains(" 04 0000")).then_some(()));
     let called = Called::by(&scene.v4);
@@ -187,7 +187,7 @@ fn a_connection_tells_its_exec_when_the_process_has_ended_or_is_another() {
     let (bay_end, gateway_end) = called.ends();
     assert_eq!(scene.attribution.process(bay_end, gateway_end, Transport::Tcp), None);
 
-    // Forks twice, leaves its session, and goes on when the exec has ended.
+    // Forks twice, leaves its session, and continues after the exec has ended.
     let twice = scene.begin(
         r#"
 if os.fork(): os._exit(0)
@@ -203,7 +203,7 @@ time.sleep(600)
     let (bay_end, gateway_end) = called.ends();
     assert_eq!(scene.attribution.process(bay_end, gateway_end, Transport::Tcp).unwrap().pid, called.pid);
 
-    // ATTR-DAEMON: one exec opens it and another uses it, which is on record as the one that opened it.
+    // ATTR-DAEMON: one exec opens the connection and another uses it. The record names the one that opened it.
     let taker = scene.begin(
         r#"
 door = socket.socket(socket.AF_UNIX); door.bind("/workspace/closed"); door.listen()
@@ -228,7 +228,7 @@ time.sleep(600)
     assert_eq!(scene.who(&called).exec, Some(opener));
 }
 
-/// ATTR-CGMOVE: what root in the bay does to itself never leads to somebody else.
+/// ATTR-CGMOVE: whatever root in the bay does to its groups never leads to another bay.
 #[test]
 fn a_process_that_moves_to_another_group_stays_with_the_exec_that_opened_the_socket() {
     let Some(scene) = Scene::new() else { return };
@@ -265,12 +265,12 @@ time.sleep(600)
 }
 
 #[test]
-fn no_bay_is_ever_told_for_another() {
+fn traffic_is_never_attributed_to_another_bay() {
     let Some(scene) = Scene::new() else { return };
     let other = scene.rig.start("other", &[], |_| {});
     let attribution = scene.rig.backend.attribution(other.spec.bay, &other.runtime).unwrap();
     let listener = scene.rig.in_gateway(&other, || TcpListener::bind(("0.0.0.0", PORT)).unwrap());
-    // The very same ends in both.
+    // The same two addresses in both bays.
     let script = r#"
 client = socket.socket(); client.bind(("10.0.2.2", 4000)); client.connect(GATEWAY4); tell(client, "same")
 time.sleep(600)
@@ -278,7 +278,7 @@ time.sleep(600)
     let own = scene.begin(script);
     let called = Called::by(&scene.v4);
     let (bay_end, gateway_end) = called.ends();
-    // Only one of them has it so far.
+    // Only one of the bays has the connection so far.
     assert!(attribution.who(bay_end, gateway_end, Transport::Tcp).is_unknown());
     assert_eq!(attribution.process(bay_end, gateway_end, Transport::Tcp), None);
     let others = begin(&other, script);
@@ -287,7 +287,7 @@ time.sleep(600)
     assert_eq!(scene.who(&called).exec, Some(own));
     assert_eq!(attribution.who(bay_end, gateway_end, Transport::Tcp).exec, Some(others));
 
-    // Root in the bay may talk to netlink sockets of its namespace, but not answer for the kernel.
+    // Root in the bay may use netlink sockets of its namespace, but may not answer in the kernel's place.
     let forged = scene.bay.run(&format!(
         r#"python3 - <<'PY'
 import os, socket, struct
@@ -314,10 +314,10 @@ PY"#,
     assert!(scene.rig.backend.attribution(other.spec.bay, &other.runtime).is_err(), "it does not run");
 }
 
-/// A bay has thousands of groups and calls from ones that nobody has seen: it hides from the record at most, and costs others
-/// no time.
+/// A bay has thousands of groups, and connections from groups that nobody has seen. It can only hide itself from the
+/// record. It costs other bays no time.
 #[test]
-fn a_bay_that_makes_groups_without_end_keeps_nobody_waiting() {
+fn a_bay_that_makes_groups_without_end_delays_nobody() {
     let Some(scene) = Scene::new() else { return };
     let flood = scene.begin(
         r#"
@@ -349,7 +349,7 @@ time.sleep(600)
         let who = scene.who(&called);
         slowest = slowest.max(begin.elapsed());
         all += begin.elapsed();
-        // Seen by chance while another was looked for, or not at all.
+        // Found by chance while another group was searched, or not found at all.
         let is_group = |name: &str| name.strip_prefix("gone").is_some_and(|rest| rest.parse::<u32>().is_ok());
         assert!(who.exec.is_none() && who.nested.as_deref().is_none_or(is_group), "{who:?}");
     }
@@ -357,20 +357,20 @@ time.sleep(600)
     assert!(slowest < std::time::Duration::from_millis(200), "{slowest:?}");
     let called = Called::by(&scene.v4);
     assert_eq!((called.word.as_str(), called.exec), ("last", flood));
-    // Its own group was seen on the way; what it did to hide others does not hide it.
+    // The search passed its own group. What it did to hide others does not hide it.
     assert_eq!(scene.who(&called).exec, Some(flood));
 }
 
 /// ATTR-DOCKER: what containers in a bay send has the bay's own address.
 #[test]
-fn what_comes_from_behind_the_bays_address_tells_the_address_there() {
+fn traffic_of_nested_containers_is_attributed_with_their_inner_address() {
     let Some(scene) = Scene::new() else { return };
     let pid = scene.bay.record.pid.to_string();
     let inside = |line: &str| {
         let ran = Command::new("nsenter").args(["-t", &pid, "-n", "sh", "-ec", line]).output().unwrap();
         assert!(ran.status.success(), "{line}: {ran:?}");
     };
-    // A namespace of the test's own in the bay's, as a container has one.
+    // A namespace within the bay's, such as a container has.
     let mut container = Command::new("nsenter")
         .args(["-t", &pid, "-n", "unshare", "-n", "sh", "-c"])
         .arg("until ip address show veth1 2>/dev/null | grep -q 172.17; do :; done; ip route add default via 172.17.0.1; exec busybox nc 10.0.2.1 7000")
@@ -396,9 +396,9 @@ fn what_comes_from_behind_the_bays_address_tells_the_address_there() {
     container.wait().unwrap();
 }
 
-/// The bar of the gateway: 50 µs for the exec behind a connection.
+/// The limit of the gateway: 50 µs to determine the exec behind a connection.
 #[test]
-fn the_exec_behind_a_connection_is_told_in_microseconds() {
+fn the_exec_behind_a_connection_is_found_in_microseconds() {
     const ROUNDS: usize = 2_000;
     let Some(scene) = Scene::new() else { return };
     scene.begin("client = socket.create_connection(GATEWAY4); tell(client, 'x'); time.sleep(600)");

@@ -1,4 +1,4 @@
-//! Memory of bays on the real kernel with the real CRIU: kept, given back in place, and forked.
+//! Memory of bays on the real kernel with the real CRIU: captured, restored in place, and forked.
 #![forbid(unsafe_code)]
 
 mod outside;
@@ -17,7 +17,7 @@ use rig::{Bay, Rig};
 
 const COUNTER: &str = "i=0; while :; do i=$((i+1)); echo $i >> /workspace/count; sleep 0.05; done";
 
-/// Sends a number around: over a loopback connection, a unix socket and a pipe, woken by a timer; and watches a file.
+/// Passes a number around a loopback connection, a unix socket and a pipe, woken by a timer; and watches a file.
 const ROUND: &str = r#"
 import ctypes, os, select, signal, socket, struct, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -85,7 +85,7 @@ fn busy(rig: &Rig, mounts: &[Mount]) -> Bay {
     bay
 }
 
-/// Each number once and in order: nothing ran twice, and nothing was left out.
+/// Asserts that each number occurs once and in order: nothing ran twice, and nothing was left out.
 fn in_order(bay: &Bay, name: &str) {
     let text = bay.file(name);
     let numbers: Vec<u64> = text.lines().filter_map(|line| line.parse().ok()).collect();
@@ -93,7 +93,7 @@ fn in_order(bay: &Bay, name: &str) {
 }
 
 #[test]
-fn a_bay_goes_on_from_its_memory_in_its_place() {
+fn a_bay_is_restored_from_its_memory_in_place() {
     let Some(rig) = Rig::new() else { return };
     let bay = busy(&rig, &[]);
     let mut session =
@@ -127,7 +127,7 @@ fn a_bay_goes_on_from_its_memory_in_its_place() {
     until("the session to say more", || (again.status(session).output_bytes > said_then + 20).then_some(()));
     until("the command to say more", || (again.status(loud).output_bytes > 200).then_some(()));
     assert_eq!(again.run("hostname; cat /etc/machine-id"), format!("source\n{}", bay.spec.machine_id));
-    // And once more from there: nothing of the first restore stands in the way.
+    // And a second restore: nothing of the first one is in its way.
     let second = rig.capture(&again, 2);
     let last = rig.restore_in_place(&again, &second);
     last.grows("round");
@@ -203,7 +203,7 @@ fn a_fork_trusts_its_own_gateway_and_still_its_parents() {
         earlier.push(own);
         parent = fork;
     }
-    // The same machine from its own moment: its files are of then, its certificate is of now.
+    // The same machine from its own checkpoint: its files are from then, its certificate is the present one.
     let moment = rig.capture(&parent, 3);
     parent.spec.certificate = Some(authority());
     let again = rig.restore_in_place(&parent, &moment);
@@ -276,7 +276,7 @@ unshare -U true && echo nested
         let shifted = shift(seen, fork.spec.id_base + 5, bay.spec.id_base + 5);
         shift(&shifted, fork.spec.id_base, bay.spec.id_base)
     };
-    // Some of it takes the kernel a moment in a bay that has just begun: both are looked at until they settle.
+    // In a bay that has just begun, some of it takes the kernel a moment. So both bays are read until they agree.
     let (mut fresh, mut seen) = (fresh, String::new());
     let alike = wait::within(wait::PATIENCE, || {
         fresh = bay.run(look);
@@ -292,7 +292,7 @@ unshare -U true && echo nested
         .into();
     assert!(namespaces(&fork).is_disjoint(&host));
     assert_eq!(fs::read_to_string(shown.join("file")).unwrap(), "of the host");
-    // What one bay's user namespace uses up is counted against its own first id.
+    // The kernel accounts resources of a bay's user namespace to the bay's own first id.
     let owner = std::process::Command::new("python3")
         .args(["-c", OWNER, &fork.record.pid.to_string()])
         .output()
@@ -311,7 +311,7 @@ print(struct.unpack('I', answer)[0])
 "#;
 
 #[test]
-fn what_cannot_be_kept_is_named_and_nothing_is_stopped_for_it() {
+fn obstacles_to_a_capture_are_named_and_nothing_is_stopped() {
     let Some(rig) = Rig::new() else { return };
     let bay = rig.start("odd", &[], |_| {});
     bay.begin(&ExecSpec::new(["sh", "-c", COUNTER]));
@@ -331,7 +331,7 @@ fn what_cannot_be_kept_is_named_and_nothing_is_stopped_for_it() {
 
 const QUEUE: &str = "import ctypes, time\nl = ctypes.CDLL(None, use_errno=True)\nassert l.mq_open(b'/queue', 0o102, 0o600, None) >= 0\ntime.sleep(600)";
 
-/// A capture during which something is killed, a while after it began.
+/// A capture during which processes are killed, a while after it began.
 fn interrupted_capture(rig: &Rig, bay: &Bay, round: u64, victims: &[&str]) {
     let number = u32::try_from(round).unwrap() + 1;
     let after = Duration::from_millis(5 + 17 * round);
@@ -367,7 +367,7 @@ fn a_capture_whose_helper_is_killed_leaves_everything_running_and_nothing_behind
     again.grows("round");
 }
 
-/// A process whose registers CRIU was just using when it was killed is lost; the bay is not, and can be captured as before.
+/// The process whose registers CRIU was using when it was killed is lost. The bay is not, and can be captured again.
 #[test]
 fn a_capture_whose_criu_is_killed_leaves_a_bay_that_can_be_captured() {
     let Some(rig) = Rig::new() else { return };
@@ -390,7 +390,7 @@ const ROUNDS: u64 = 15;
 const LAST: u32 = 100;
 
 #[test]
-fn a_restore_that_is_killed_leaves_nothing_and_can_be_done_again() {
+fn a_killed_restore_leaves_nothing_and_can_be_repeated() {
     let Some(rig) = Rig::new() else { return };
     let bay = busy(&rig, &[]);
     let moment = rig.capture(&bay, 1);

@@ -1,4 +1,4 @@
-//! Connections that lead out of a bay when its memory is kept and given back.
+//! Connections from a bay to the outside during captures and restores.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -15,8 +15,8 @@ use crate::rig::{Bay, Rig};
 const TCP_PORT: u16 = 7000;
 const UDP_PORT: u16 = 7001;
 
-/// Holds connections to the outside in every way there is, and one to itself, and writes down what becomes of each: the
-/// first byte, then the end of it and how long that took to be seen.
+/// Holds connections to the outside of every kind, and one to itself. Records for each the first byte, its end, and how
+/// long the end took to be noticed.
 const HOLDS: &str = r#"
 import os, socket, threading, time
 GATEWAY4, GATEWAY6, OWN = "10.0.2.1", "fd00:ba::1", "10.0.2.2"
@@ -59,8 +59,8 @@ for name, address in (("loop4", "127.0.0.1"), ("loop6", "::1"), ("own", OWN)):
     threading.Thread(target=goes_round, args=(name, address)).start()
 "#;
 
-/// Connections in the middle of something: a large upload that nobody takes, an answer that nobody has read yet, one that
-/// is over in one direction.
+/// Connections in the middle of a transfer: a large upload that nobody reads, an answer that nobody has read yet, and
+/// one that is closed in one direction.
 const IN_THE_MIDDLE: &str = r#"
 import os, socket, threading, time
 def note(name, text):
@@ -98,7 +98,7 @@ for act in (uploads, reads_later, half):
 "#;
 const UPLOAD: usize = 16 << 20;
 
-/// Connects over and over.
+/// Connects again and again.
 const CALLS: &str = r#"
 import socket, time
 while True:
@@ -171,20 +171,20 @@ fn connections_to_the_outside_end_with_a_restore_and_outlive_a_checkpoint() {
 
     let (fork, _) = rig.fork(&bay, &moment, "talker-fork", 1);
     all_outside_ended(&fork);
-    // Nor when another goes on from its memory.
+    // Nor does it when another bay is restored from its memory.
     streams.iter().for_each(|stream| says(stream, "still"));
     assert!(OUTSIDE.iter().all(|name| !bay.file(name).contains("error")));
 
     let again = rig.restore_in_place(&bay, &moment);
     all_outside_ended(&again);
-    // And it can connect anew.
+    // And the restored bay can make new connections.
     let fresh = rig.in_gateway(&again, || TcpListener::bind(("0.0.0.0", TCP_PORT)).unwrap());
     let asked = again.begin(&ExecSpec::new(["sh", "-c", "echo hello | nc 10.0.2.1 7000"]));
     let mut heard = [0; 6];
     fresh.accept().unwrap().0.read_exact(&mut heard).unwrap();
     assert_eq!(&heard, b"hello\n");
     until("it to end", || again.status(asked).exit);
-    // The dead sockets that it still holds are kept as such.
+    // The dead sockets that it still holds are captured as dead.
     let second = rig.capture(&again, 2);
     let last = rig.restore_in_place(&again, &second);
     for name in INSIDE {
@@ -193,7 +193,7 @@ fn connections_to_the_outside_end_with_a_restore_and_outlive_a_checkpoint() {
 }
 
 #[test]
-fn a_service_is_told_by_its_name_before_and_after_a_restore() {
+fn a_service_is_attributed_by_name_before_and_after_a_restore() {
     let Some(rig) = Rig::new() else { return };
     let bay = rig.start("served", &[], |_| {});
     let listen = |bay: &Bay| rig.in_gateway(bay, || TcpListener::bind(("0.0.0.0", TCP_PORT)).unwrap());
@@ -209,7 +209,7 @@ fn a_service_is_told_by_its_name_before_and_after_a_restore() {
     };
     let before = who(&bay, &listener);
     assert_eq!(before.service.as_deref(), Some("caller"));
-    // A variable is not what tells.
+    // A variable does not make an exec a service.
     let mut posing = ExecSpec::new(["python3", "-c", CALLS]);
     posing.env.push(("BAY_SERVICE".to_owned(), "caller".to_owned()));
     let exec = bay.begin(&posing);
@@ -223,12 +223,12 @@ fn a_service_is_told_by_its_name_before_and_after_a_restore() {
     let again = rig.restore_in_place(&bay, &moment);
     let listener = listen(&again);
     until("the service to call", || (who(&again, &listener) == before).then_some(()));
-    // As after a start: who ends right after sending is known for a while.
+    // As after a start: a process that ends right after sending stays known for a while.
     assert_eq!(again.run("cat /proc/sys/net/ipv4/tcp_fin_timeout"), "63");
 }
 
 #[test]
-fn connections_in_the_middle_of_something_are_kept_or_ended_too() {
+fn connections_in_the_middle_of_a_transfer_are_kept_or_ended_too() {
     let Some(rig) = Rig::new() else { return };
     let script = IN_THE_MIDDLE.replace("UPLOAD", &UPLOAD.to_string());
     let bay = rig.start("middle", &[], |_| {});
@@ -238,7 +238,7 @@ fn connections_in_the_middle_of_something_are_kept_or_ended_too() {
     answer.write_all(&[b'y'; 100_000]).unwrap();
     until("the half of it to be over", || (bay.file("half") == "waits\n").then_some(()));
     assert_eq!(half.read(&mut [0]).unwrap(), 0);
-    // As much of the upload as fits is on its way, and the rest waits.
+    // As much of the upload as fits is in transit, and the rest waits.
     until("the upload to get stuck", || {
         let queued = || rustix::io::ioctl_fionread(&upload).unwrap();
         let before = queued();
@@ -247,7 +247,7 @@ fn connections_in_the_middle_of_something_are_kept_or_ended_too() {
     });
 
     let moment = rig.capture(&bay, 1);
-    // In the bay that was captured each of them comes to its own end.
+    // In the bay that was captured each connection ends in its own way.
     half.write_all(b"bye").unwrap();
     drop((half, answer.shutdown(std::net::Shutdown::Write)));
     std::fs::write(bay.disk.workspace.join("go"), "").unwrap();

@@ -1,4 +1,4 @@
-//! A small pool, the real backend, and bays whose guests are asked without a daemon between.
+//! A small pool, the real backend, and bays whose guests are asked directly, without a daemon.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const POOL_MIB: u64 = 768;
-/// Far from what daemons give to their bays.
+/// Far from the ids that daemons use.
 const FIRST_ID_BASE: u32 = 1_900_000_000 / ID_RANGE * ID_RANGE;
 
 pub(crate) struct Rig {
@@ -35,13 +35,13 @@ pub(crate) struct Rig {
     made: std::sync::Mutex<Vec<BayId>>,
 }
 
-/// A bay that runs.
+/// A running bay.
 #[derive(Clone)]
 pub(crate) struct Bay {
     pub(crate) spec: StartSpec,
     pub(crate) runtime: RuntimeHandle,
     pub(crate) disk: BayDisk,
-    /// What is in the handle.
+    /// The content of the handle.
     pub(crate) record: RuntimeRecord,
     socket: PathBuf,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Moment {
 }
 
 impl Rig {
-    /// None, with the reason on record, where memory cannot be kept.
+    /// None, with the reason printed, if memory cannot be captured here.
     pub(crate) fn new() -> Option<Self> {
         if let Err(why) = bay_runtime::find_criu(None) {
             suite::skip(suite::Lack::Installable, &format!("CRIU: {why}"));
@@ -64,7 +64,7 @@ impl Rig {
         Self::without_memory()
     }
 
-    /// None, with the reason on record, where no bays with python can run.
+    /// None, with the reason printed, if no bays with Python can run here.
     pub(crate) fn without_memory() -> Option<Self> {
         if !suite::has_root("making bays") || !image::with_python() {
             return None;
@@ -141,7 +141,7 @@ impl Rig {
         CaptureOrder { bay: bay.spec.clone(), runtime: bay.runtime.clone(), end: false }
     }
 
-    /// Memory and files of one moment, or why not. `number` is the checkpoint's.
+    /// Captures memory and files. `number` is the checkpoint's.
     pub(crate) fn try_capture(&self, bay: &Bay, number: u32) -> Result<Moment, BackendError> {
         let id = bay.spec.bay;
         let point = Point { bay: id, checkpoint: CheckpointName::new(number).unwrap() };
@@ -157,7 +157,7 @@ impl Rig {
         self.try_capture(bay, number).unwrap()
     }
 
-    /// Whether there are images of a capture that is under way, or was cut short.
+    /// Whether there are images of a capture that is in progress or was interrupted.
     pub(crate) fn has_unnamed_images(&self, bay: &Bay) -> bool {
         self.pool.checkpoint_new_memory(bay.spec.bay).exists()
     }
@@ -166,7 +166,7 @@ impl Rig {
         self.runtime.block_on(self.backend.examine(&Self::order(bay))).unwrap()
     }
 
-    /// Ends the bay and lets it go on from that moment.
+    /// Ends the bay and restores it from that moment.
     pub(crate) fn restore_in_place(&self, bay: &Bay, moment: &Moment) -> Bay {
         self.runtime.block_on(self.backend.clear(bay.spec.bay)).unwrap();
         self.pool.bay_restore(bay.spec.bay, moment.point, true).unwrap();
@@ -181,7 +181,7 @@ impl Rig {
         (self.bay(spec, restored.runtime), restored.notes)
     }
 
-    /// The files of a fork that does not run yet.
+    /// Makes the files of a fork that does not run yet.
     pub(crate) fn prepare_fork(&self, parent: &Bay, moment: &Moment, name: &str) -> StartSpec {
         let bay = BayId::generate();
         let from = WorkspaceFrom::Checkpoint { point: moment.point, state: true };
@@ -203,13 +203,13 @@ impl Rig {
         self.runtime.block_on(self.backend.clear(spec.bay)).unwrap();
     }
 
-    /// Whether the backend still has anything of a bay's runtime.
+    /// Whether the backend still has any part of a bay's runtime.
     pub(crate) fn holds(&self, spec: &StartSpec) -> bool {
         self.runtime.block_on(self.backend.leftovers()).unwrap().contains(&spec.bay)
     }
 
     pub(crate) fn kill(&self, victims: &[&str]) {
-        // All of them before the first dies: the children of a dead helper are nobody's.
+        // List all of them before the first dies: the children of a dead helper cannot be found.
         let all: Vec<Pid> = victims.iter().flat_map(|victim| self.processes(victim)).collect();
         for pid in all {
             let _ = kill_process(pid, Signal::KILL);
@@ -238,7 +238,7 @@ impl Rig {
         found.into_iter().filter_map(Pid::from_raw).collect()
     }
 
-    /// What `look` answers in the gateway namespace of a bay, where everything that the bay connects to is.
+    /// The result of `look` in the gateway namespace of a bay, which contains everything that the bay connects to.
     pub(crate) fn in_gateway<T: Send>(&self, bay: &Bay, look: impl FnOnce() -> T + Send) -> T {
         let handle = self.dir.join("run").join(bay.spec.bay.to_string()).join("gateway.netns");
         let there = || {
@@ -249,7 +249,7 @@ impl Rig {
         std::thread::scope(|scope| scope.spawn(there).join().unwrap())
     }
 
-    /// Where the groups of a bay are in version 2.
+    /// The path of the bay's groups in version 2.
     pub(crate) fn group(&self, bay: &Bay) -> PathBuf {
         let groups = bay_runtime::Hierarchies::mounted().unwrap().unwrap();
         groups.v2.join(&self.cgroup).join(bay.spec.bay.to_string())
@@ -308,7 +308,7 @@ impl Bay {
         serde_json::from_str(&said).unwrap()
     }
 
-    /// What a shell command prints, both streams together.
+    /// The output of a shell command, both streams together.
     pub(crate) fn run(&self, command: &str) -> String {
         let out = format!("/workspace/.out-{}", ExecId::generate());
         let exec = self.begin(&ExecSpec::new(["sh", "-c", &format!("{{ {command}\n}} > {out} 2>&1")]));

@@ -1,4 +1,4 @@
-//! Requests that wait for a person: how soon they go on, and what many of them cost.
+//! Requests that wait for an approval: how soon they continue, and the cost of many.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use crate::scoring::{Bar, Scored, Series, Unit, score};
 use crate::talk::talk;
 use crate::throughput::resident_mib;
 
-/// Requests that one bay holds: fewer than it may have open questions.
+/// Requests that one bay holds: fewer than the limit of open approvals.
 const EACH: usize = 10;
 const BAYS: usize = 100;
-/// How long anything may take.
+/// Time limit of every step.
 const WITHIN: Duration = Duration::from_secs(300);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -35,11 +35,11 @@ async fn measure(lab: &mut Lab, rounds: usize) -> Result<Vec<Scored>, ApiError> 
     Ok(vec![soon, many(lab).await?])
 }
 
-/// From the answer to the origin.
+/// The time from the answer until the origin has the request.
 async fn soon(lab: &mut Lab, rounds: usize) -> Result<Scored, ApiError> {
     let mut took = Series::of("allowed → the origin has it", Unit::Milliseconds, &[Bar::Is(20.0)]);
     for round in 0..rounds {
-        // One bay asks so often in a minute, and no more.
+        // A new bay each round, because a bay may ask only so often in a minute.
         let bay = format!("soon-{round}");
         lab.bay(&bay).await?;
         let path = format!("{ASK}/{bay}");
@@ -87,7 +87,7 @@ async fn allow(lab: &mut Lab, card: &Approval) -> Result<Approval, ApiError> {
     lab.client.post(&format!("/v1/approvals/{}/allow", card.id), &Allow::default()).await
 }
 
-/// Waits until so many requests are held.
+/// Waits until this many requests are held.
 async fn held(lab: &mut Lab, wanted: usize) -> Result<Vec<Approval>, ApiError> {
     let begin = Instant::now();
     loop {
@@ -102,7 +102,7 @@ async fn held(lab: &mut Lab, wanted: usize) -> Result<Vec<Approval>, ApiError> {
     }
 }
 
-/// When the origin got the request.
+/// The time when the origin received the request.
 async fn arrived(lab: &Lab, path: &str) -> Result<Instant, ApiError> {
     let begin = Instant::now();
     loop {

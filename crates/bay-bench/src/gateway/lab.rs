@@ -1,5 +1,5 @@
-//! A daemon of the contest's own, whose bays reach the [`origin`](super::origin): it is told that origin's name and
-//! authority, and its record is not the one of the person's bays.
+//! A separate daemon for the contest, whose bays reach the [`origin`](super::origin). It knows that origin's name and
+//! authority. Its record is separate from that of the person's bays.
 
 use std::fs;
 use std::io;
@@ -20,20 +20,20 @@ use crate::peers::{said, timed};
 use crate::setup::{on, small_tree};
 
 const IMAGE: &str = "bench-gateway";
-/// Where the load generator lies in a bay.
+/// The path of the load generator in a bay.
 const PROGRAM: &str = "/bin/bay";
 const POOL_MIB: &str = "2048";
-/// How long a daemon, or another proxy, may take to begin or to end.
+/// How long a daemon or another proxy may take to start or to end.
 const WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// A policy that lets requests to the origin through, but not every one.
+/// Paths that the policy allows; it denies others.
 const OPEN: [&str; 2] = ["/open/**", "/bytes/*"];
-/// The beginning of paths that a person is asked about.
+/// The prefix of paths that need an approval.
 pub(super) const ASK: &str = "/ask";
-/// The path of a request that is refused.
+/// The path of a denied request.
 pub(super) const SHUT: &str = "/shut";
 
-/// Where the lab's own daemon keeps its data.
+/// The directories of the lab's own daemon.
 #[derive(Debug)]
 struct Location {
     data_dir: PathBuf,
@@ -103,7 +103,7 @@ impl Lab {
         }
     }
 
-    /// Ends the daemon as a power cut would, and starts the next.
+    /// Kills the daemon, as a power cut would, and starts the next.
     pub(super) async fn kill_and_start(&mut self) -> Result<(), ApiError> {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
@@ -161,7 +161,7 @@ impl Lab {
         self.client.get(&bay_path(name, "")).await
     }
 
-    /// A secret for all that the origin serves.
+    /// Makes a secret for every path of the origin.
     pub(super) fn set_secret(&self, name: &str, value: &str) -> Result<(), ApiError> {
         let file = self.dir.join("secret");
         fs::write(&file, value).map_err(|error| preparing(&error))?;
@@ -192,12 +192,12 @@ impl Lab {
         }
     }
 
-    /// The load generator in a bay, not yet run.
+    /// The command that runs the load generator in a bay.
     pub(super) fn inside(&self, bay: &str, path: &str, work: Work) -> Result<Command, ApiError> {
         self.inside_with(bay, path, work, None)
     }
 
-    /// The load generator in a bay, with one more line in the head of requests: the secret, and its host.
+    /// The command that runs the load generator in a bay, with one more header line: the secret and its host.
     pub(super) fn inside_with(
         &self,
         bay: &str,
@@ -213,7 +213,7 @@ impl Lab {
         Ok(self.command(&["exec", bay, "--interactive", "--", PROGRAM, "__load", &order]))
     }
 
-    /// The same on the host, straight to the origin.
+    /// The command that runs the load generator on the host, directly to the origin.
     pub(super) fn direct(&self, path: &str, work: Work) -> Result<Command, ApiError> {
         self.outside(Way::Direct(ADDRESS), &self.dir.join("origin.pem"), path, work)
     }
@@ -226,13 +226,13 @@ impl Lab {
         Ok(command)
     }
 
-    /// The same through another proxy.
+    /// The command that runs the load generator on the host, through another proxy.
     pub(super) fn through(&self, proxy: &Mitmproxy, path: &str, work: Work) -> Result<Command, ApiError> {
         let at = SocketAddr::new(ADDRESS, proxy.port);
         self.outside(Way::Proxy(at, ADDRESS), &proxy.trust, path, work)
     }
 
-    /// Removes everything that was made, and reports what cannot be removed.
+    /// Removes everything that the lab made, and reports what cannot be removed.
     pub(super) async fn close(mut self) {
         for bay in std::mem::take(&mut self.bays) {
             if let Err(error) = timed(&mut self.command(&["rm", "--yes", &bay])) {
@@ -250,7 +250,7 @@ impl Lab {
     }
 }
 
-/// Asks a process to end, and has it ended when it does not.
+/// Asks a process to end, and kills it if it does not.
 async fn end(child: &mut Child) {
     let asked = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
     if let Some(pid) = asked {
@@ -264,14 +264,14 @@ async fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Runs the load generator to its end.
+/// Runs the load generator to its end, and returns its result.
 pub(super) fn told(command: &mut Command) -> Result<Told, ApiError> {
     let said = said(command)?;
     let wrong = |error| ApiError::internal(&error);
     serde_json::from_str(said.lines().last().unwrap_or_default()).map_err(wrong)
 }
 
-/// mitmproxy on this machine, in an environment of its own below the person's cache.
+/// mitmproxy on this machine, in a virtual environment below the person's cache directory.
 pub(super) struct Mitmproxy {
     port: u16,
     trust: PathBuf,
@@ -279,7 +279,7 @@ pub(super) struct Mitmproxy {
 }
 
 impl Mitmproxy {
-    /// Installs it where it is not there yet.
+    /// Installs it if it is missing, and starts it.
     pub(super) async fn start(lab: &Lab) -> Result<Self, ApiError> {
         let program = installed()?;
         let confdir = lab.dir.join("mitmproxy");
@@ -321,7 +321,7 @@ async fn answers(address: IpAddr, port: u16) -> bool {
     tokio::net::TcpStream::connect((address, port)).await.is_ok()
 }
 
-/// Path of `mitmdump`, which is fetched with pip when it was not before.
+/// The path of `mitmdump`, which is installed with pip if it is missing.
 fn installed() -> Result<PathBuf, ApiError> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));

@@ -1,8 +1,8 @@
-//! The load generator: one and the same on the host, in a bay and before another proxy. `bay __load ORDER` runs it; the
-//! executable is static, so it is brought into a bay by copying it.
+//! The load generator: the same program on the host, in a bay and behind another proxy. `bay __load ORDER` runs it. The
+//! executable is static, so copying it into a bay is enough.
 //!
-//! HTTP/1.1 is written and read by hand here and at the [`origin`](super::origin), so that little of a measured time is
-//! spent at the two ends.
+//! HTTP/1.1 is written and parsed by hand here and at the [`origin`](super::origin), so that little of a measured time
+//! is spent at the two ends.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,38 +23,38 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// What is read at once of a body.
+/// Bytes of a body that are read at a time.
 const READ_BYTES: usize = 64 * 1024;
 /// Longest head of an answer.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// How long a client waits that was told to come again, or whose connection broke.
+/// Pause before a client repeats a request, after `Retry-After` or a broken connection.
 const COME_AGAIN: Duration = Duration::from_millis(200);
-/// How long one resolver may take.
+/// Time limit of one lookup.
 const RESOLVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// What to do.
+/// The task of the load generator.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(super) way: Way,
     /// The origin's name, for TLS and for the request.
     pub(super) name: String,
     pub(super) port: u16,
-    /// Certificates that are trusted.
+    /// Trusted certificates.
     pub(super) trust: PathBuf,
     pub(super) path: String,
-    /// One more line of the head.
+    /// An additional header line.
     pub(super) header: Option<String>,
     pub(super) work: Work,
 }
 
-/// How the origin is reached.
+/// How to reach the origin.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) enum Way {
     /// At this address.
     Direct(IpAddr),
-    /// At the address that this resolver gives for its name.
+    /// At the address that this resolver returns for its name.
     Named(SocketAddr),
-    /// Through a proxy that takes CONNECT to this address.
+    /// Through a proxy that supports CONNECT, to this address.
     Proxy(SocketAddr, IpAddr),
 }
 
@@ -62,32 +62,32 @@ pub(super) enum Way {
 pub(super) enum Work {
     /// One request after another on one connection.
     Warm { requests: usize },
-    /// Each request on a connection of its own.
+    /// Each request on a new connection.
     Fresh { requests: usize },
-    /// One whole answer.
+    /// One complete response.
     Download,
-    /// So many answers side by side, for so long; who got how much.
+    /// This many concurrent responses for this time; counts the bytes of each.
     Share { streams: usize, seconds: f64 },
-    /// As many requests as there is time for; not more in a second than told.
+    /// As many requests as the time permits, but at most `per_second`.
     Rate { connections: usize, seconds: f64, per_second: Option<f64> },
-    /// So many requests at once, each for a path of its own, sent again for as long as they are told to come again.
+    /// This many concurrent requests, each for its own path, repeated as long as the answer is to retry.
     Held { requests: usize },
-    /// A connection that is kept open until nobody listens; its ends are told.
+    /// A connection that is kept open until standard input ends. Its addresses are reported.
     Hold,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Told {
     pub(super) seconds: f64,
     pub(super) bytes: u64,
     pub(super) statuses: BTreeMap<u16, u64>,
-    /// Microseconds of requests.
+    /// Microseconds for each request.
     pub(super) p50: f64,
     pub(super) p99: f64,
-    /// What each stream got.
+    /// Bytes of each stream.
     pub(super) shares: Vec<u64>,
-    /// The ends of a connection that is held.
+    /// The addresses of a held connection.
     pub(super) ends: Option<(SocketAddr, SocketAddr)>,
 }
 
@@ -106,7 +106,7 @@ impl Told {
     }
 }
 
-/// Runs as a program of its own.
+/// Runs as a separate program.
 pub(crate) fn run(order: &str) -> ExitCode {
     let done = serde_json::from_str(order).map_err(io::Error::other).and_then(|order| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -147,7 +147,7 @@ async fn carry_out(order: Order) -> io::Result<Told> {
             let stream = TcpStream::connect(client.at).await?;
             let ends = Some((stream.local_addr()?, stream.peer_addr()?));
             println!("{}", serde_json::to_string(&Told { ends, ..Told::default() })?);
-            // There is nothing else to do on this thread.
+            // This thread has nothing else to do.
             io::Read::read_to_end(&mut io::stdin(), &mut Vec::new())?;
             Ok(Told::default())
         }
@@ -157,7 +157,7 @@ async fn carry_out(order: Order) -> io::Result<Told> {
 async fn one_by_one(client: &Client, requests: usize, fresh: bool) -> io::Result<Told> {
     let (mut took, mut told) = (Vec::with_capacity(requests), Told::default());
     let mut kept = client.connect().await?;
-    // The first request of a connection may bring up others behind it.
+    // The first request of a connection may cause later setup.
     kept.get(&client.head).await?;
     let begin = Instant::now();
     for _ in 0..requests {
@@ -183,7 +183,8 @@ async fn share(client: &Arc<Client>, streams: usize, seconds: f64) -> io::Result
         let (client, ready) = (client.clone(), ready.clone());
         running.spawn(async move {
             let mut connection = client.connect().await?;
-            // Every stream has its turn here after each read, so that who gets less than others gets it elsewhere.
+            // Yields after each read, so that all streams get equal turns here. An unfair share then has its cause
+            // elsewhere.
             connection.takes_turns = true;
             ready.wait().await;
             let mut bytes = 0;
@@ -224,7 +225,7 @@ async fn rate(
             let (begin, mut next) = (Instant::now(), Instant::now());
             while begin.elapsed().as_secs_f64() < seconds {
                 if let Some(pace) = pace {
-                    // Who is late does not wait.
+                    // A late connection does not wait.
                     tokio::time::sleep_until(next.into()).await;
                     next += pace;
                 }
@@ -253,7 +254,7 @@ async fn rate(
     Ok(told)
 }
 
-/// A client that calls itself one that waits, and comes again.
+/// A client that announces that it waits, and retries.
 async fn held(client: &Arc<Client>, order: &Order, requests: usize) -> io::Result<Told> {
     let mut running = JoinSet::new();
     for number in 0..requests {
@@ -326,7 +327,7 @@ impl Client {
 fn connector(trust: &Path) -> io::Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     for one in CertificateDer::pem_file_iter(trust).map_err(io::Error::other)? {
-        // A bundle may have some that this library does not take.
+        // A bundle may contain certificates that this library rejects.
         let _ = roots.add(one.map_err(io::Error::other)?);
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -335,7 +336,7 @@ fn connector(trust: &Path) -> io::Result<TlsConnector> {
         .map_err(io::Error::other)?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    // Every new connection is a whole handshake.
+    // Every new connection makes a full handshake.
     config.resumption = rustls::client::Resumption::disabled();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
@@ -348,7 +349,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Status and length of one answer, which is read to its end.
+    /// Status and length of one response, which is read to its end.
     async fn get(&mut self, head: &[u8]) -> io::Result<(u16, u64)> {
         let mut bytes = 0;
         let status = self.get_counted(head, &mut bytes).await?;
@@ -397,9 +398,9 @@ fn understood(head: &[u8]) -> Option<(u16, u64)> {
     Some((status, length))
 }
 
-/// Asks for the IPv4 address of a name. A static program has no resolver of the system.
+/// Looks up the IPv4 address of a name. A static program has no system resolver.
 async fn resolve(name: &str, resolver: SocketAddr) -> io::Result<Ipv4Addr> {
-    // One question, recursion wanted; class and type are 1 each.
+    // One question with recursion; class and type are 1 each.
     let mut question = vec![0x42, 0x42, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.') {
         question.push(u8::try_from(label.len()).map_err(io::Error::other)?);
@@ -411,7 +412,7 @@ async fn resolve(name: &str, resolver: SocketAddr) -> io::Result<Ipv4Addr> {
     socket.send(&question).await?;
     let mut answer = [0; 512];
     let length = socket.recv(&mut answer).await?;
-    // The only record is the last thing in the message, and its address the last of it.
+    // The only record is at the end of the message, and its address is the last part of it.
     match answer[..length].last_chunk::<4>() {
         Some(address) if length >= question.len() + 16 => Ok(Ipv4Addr::from(*address)),
         _ => Err(io::Error::other(format!("{name} was not found"))),
@@ -430,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_of_the_nearest_rank() {
+    fn quantiles_use_the_nearest_rank() {
         let mut told = Told::default();
         told.quantiles((1..=200).map(|n| n * 1000).collect());
         assert_eq!((told.p50, told.p99), (100.0, 198.0));

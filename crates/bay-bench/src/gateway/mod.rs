@@ -1,7 +1,8 @@
-//! What the gateway adds to a request, and what it carries: one load generator, one origin, and between them nothing, the
-//! gateway of a bay, or another proxy that reads TLS.
+//! What the gateway adds to a request, and its throughput: one load generator, one origin, and between them nothing,
+//! the gateway of a bay, or another proxy that decrypts TLS.
 //!
-//! "Direct" is the load generator on the host, to the origin on loopback. The other way leads through a bay's pair of
+//! "Direct" is the load generator on the host, to the origin on loopback. The other path leads through a bay's pair of
+//! network devices to the gateway, and from there over loopback to the same origin.
 //! devices to the gateway and from there over loopback to the same origin.
 
 pub(crate) mod approvals;
@@ -26,13 +27,13 @@ use origin::SHORT;
 const WARM_REQUESTS: usize = 2_000;
 const FRESH_REQUESTS: usize = 300;
 const DOWNLOAD: &str = "/bytes/1000000000";
-/// More than comes through in the time of a share.
+/// More bytes than can pass in the time of a share.
 const ENDLESS: &str = "/bytes/100000000000";
 const SHARE: Work = Work::Share { streams: 100, seconds: 6.0 };
 const CROWD: Work = Work::Rate { connections: 64, seconds: 4.0, per_second: None };
 const REFUSED_PER_SECOND: f64 = 10_000.0;
 const FLOOD: Work = Work::Rate { connections: 64, seconds: 7.0, per_second: Some(REFUSED_PER_SECOND) };
-/// How long a flood has before the measuring begins.
+/// How long a flood runs before the measurement begins.
 const FLOOD_GROWS: Duration = Duration::from_millis(1_500);
 const NEIGHBOUR: Work = Work::Rate { connections: 1, seconds: 4.0, per_second: None };
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -48,7 +49,7 @@ pub(super) async fn gateway(rounds: usize) -> Result<Vec<Scored>, ApiError> {
     scored
 }
 
-/// The part of it that is about long answers.
+/// The part of the contest about long responses.
 pub(super) async fn downloads(rounds: usize) -> Result<Vec<Scored>, ApiError> {
     let mut lab = Lab::open().await?;
     let scored = match lab.bay("mine").await {
@@ -91,7 +92,7 @@ async fn measure(lab: &mut Lab, rounds: usize) -> Result<Vec<Scored>, ApiError> 
     Ok(scored)
 }
 
-/// All that was asked for was answered with this.
+/// Returns the result if all responses had this status.
 fn all(status: u16, told: Told) -> Result<Told, ApiError> {
     if told.statuses.keys().all(|seen| *seen == status) {
         return Ok(told);
@@ -99,7 +100,7 @@ fn all(status: u16, told: Told) -> Result<Told, ApiError> {
     Err(bay_client::broken(&format!("answers had other statuses than {status}: {:?}", told.statuses)))
 }
 
-/// What a request takes longer.
+/// The latency that is added to a request.
 fn added(lab: &Lab, proxy: Option<&Mitmproxy>, rounds: usize, absent: &[String]) -> Result<Scored, ApiError> {
     let works = [
         ("warm", Work::Warm { requests: WARM_REQUESTS }, [Some(1.0), Some(5.0)]),
@@ -139,7 +140,7 @@ fn added(lab: &Lab, proxy: Option<&Mitmproxy>, rounds: usize, absent: &[String])
     Ok(score(&title, &series, absent.to_vec()))
 }
 
-/// Requests in a second.
+/// Requests per second.
 fn crowd(lab: &Lab, proxy: Option<&Mitmproxy>, rounds: usize, absent: &[String]) -> Result<Scored, ApiError> {
     let mut inspected = Series::of("inspected", Unit::PerSecond, &[Bar::Of(10.0, PROXY)]);
     let mut other = Series::of(PROXY, Unit::PerSecond, &[]);
@@ -165,15 +166,15 @@ fn megabytes(told: &Told) -> f64 {
     told.bytes as f64 / 1e6 / told.seconds
 }
 
-/// A gigabyte, and what the daemon holds meanwhile.
+/// A gigabyte, and the daemon's memory meanwhile.
 async fn download(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
     let mut inspected = Series::of("inspected", Unit::MegabytesPerSecond, &[Bar::Of(0.6, DIRECT)]);
     let mut direct = Series::of(DIRECT, Unit::MegabytesPerSecond, &[]);
     let mut busy = Series::of("processor time of the daemon, for 1 GB", Unit::Milliseconds, &[]);
-    // Whoever stands between the two ends does the work of both once more, on the same processors.
+    // The gateway does the work of both ends again, on the same processors.
     let mut ends = Series::of("processor time of both ends, direct", Unit::Milliseconds, &[]);
     let mut growth = Series::of("growth of the daemon, at most", Unit::Mebibytes, &[Bar::Is(FLAT_MIB)]);
-    // What an allocator keeps from earlier work is not growth.
+    // Memory that an allocator keeps from earlier work is not growth.
     told(&mut lab.inside("mine", DOWNLOAD, Work::Download)?)?;
     for _ in 0..rounds {
         let ends_before = processor_ms(std::process::id(), OWN_AND_CHILDREN);
@@ -193,19 +194,19 @@ async fn download(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
     Ok(score("a download of 1 GB over TLS", &[inspected, direct, growth, busy, ends], vec![]))
 }
 
-/// How many of the fields that tell processor time count: user and system time, and the same of children that ended.
+/// How many of the fields with processor times count: user and system time, and those of ended children.
 const OWN: usize = 2;
 const OWN_AND_CHILDREN: usize = 4;
 
-/// What a process used of the processors so far. The kernel tells it in hundredths of a second.
+/// Processor time of a process so far, which the kernel reports in hundredths of a second.
 fn processor_ms(pid: u32, which: usize) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields).split_ascii_whitespace();
-    // The 14th of all is the first of them.
+    // User time is the 14th of all fields.
     fields.skip(11).take(which).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() * 10.0
 }
 
-/// A hundred downloads side by side.
+/// A hundred concurrent downloads.
 fn fairness(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
     let mut inspected = Series::of("inspected: most of all streams over least", Unit::Times, &[Bar::Is(2.0)]);
     let mut direct = Series::of("direct: the same", Unit::Times, &[]);
@@ -225,7 +226,7 @@ fn spread(told: &Told) -> f64 {
     most.copied().unwrap_or(0) as f64 / least.copied().unwrap_or(0) as f64
 }
 
-/// Requests of one bay while another asks without end for what it is refused.
+/// Requests of one bay while another one floods the gateway with requests that it refuses.
 async fn flood(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
     let mut quiet = Series::of(QUIET, Unit::Milliseconds, &[]);
     let mut during = Series::of("p99, beside the flood", Unit::Milliseconds, &[Bar::Of(2.0, QUIET)]);

@@ -1,4 +1,4 @@
-//! The server outside: TLS and as little HTTP/1.1 as the load generator and the gateway need.
+//! The server outside: TLS, and as much HTTP/1.1 as the load generator and the gateway need.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,15 +14,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 pub(super) const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Its name, and its certificate's.
+/// The host name, also in the certificate.
 pub(super) const NAME: &str = "origin.test";
-/// The same origin by the name that the secret is for: answers are scrubbed of a value also when its secret is removed.
+/// The name of the same origin for the secret. It differs, because responses are scrubbed even after the secret is
+/// removed.
 pub(super) const SECRET_NAME: &str = "secret.test";
-/// The path of a short answer; `/bytes/N` is one of that many bytes.
+/// The path of a short response; `/bytes/N` has N bytes.
 pub(super) const SHORT: &str = "/open/short";
 const SHORT_BODY: &str =
     "All that is asked for is this line of text, so that the way here and back is what is measured.\n";
-/// What is written at once of a long answer.
+/// Bytes of a long response that are written at a time.
 const CHUNK: usize = 64 * 1024;
 /// Longest head of a request.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
@@ -36,12 +37,12 @@ pub(super) struct Origin {
     arrived: Arrived,
 }
 
-/// When which path was asked for, the first time.
+/// The time of the first request for each path.
 type Arrived = Arc<Mutex<HashMap<String, Instant>>>;
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        // Dropped where others wait for futures, which a runtime's own end must not.
+        // A runtime that is dropped in async code must not block.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -49,7 +50,7 @@ impl Drop for Origin {
 }
 
 impl Origin {
-    /// A thread of its own, so that whoever measures may wait as it likes; and one only, which is fair to all connections.
+    /// A single separate thread, so that the measuring code may block, and all connections get equal turns.
     pub(super) fn open() -> io::Result<Self> {
         let (config, pem) = identity().map_err(io::Error::other)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -68,7 +69,7 @@ impl Origin {
         Ok(Self { port, pem, runtime: Some(runtime), arrived })
     }
 
-    /// When a path that a person is asked about was asked for.
+    /// The time when a path that needs an approval was first requested.
     pub(super) fn arrived(&self, path: &str) -> Option<Instant> {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner).get(path).copied()
     }
@@ -78,7 +79,7 @@ fn identity() -> Result<(ServerConfig, String), Box<dyn std::error::Error + Send
     let authority_key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    // Whoever finds issuer and subject of a leaf alike takes it for its own authority.
+    // If issuer and subject of a leaf were equal, clients would treat it as self-signed.
     params.distinguished_name.push(DnType::CommonName, "The bench's authority");
     let pem = params.self_signed(&authority_key)?.pem();
     let issuer = Issuer::new(params, authority_key);
@@ -96,7 +97,7 @@ fn identity() -> Result<(ServerConfig, String), Box<dyn std::error::Error + Send
     Ok((config, pem))
 }
 
-/// Answers until the other end has enough.
+/// Answers until the other end closes the connection.
 async fn serve(acceptor: TlsAcceptor, stream: TcpStream, arrived: Arrived) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut stream = acceptor.accept(stream).await?;
@@ -133,7 +134,7 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream, arrived: Arrived) -> io
     }
 }
 
-/// Bytes of all kinds, the same every time: an answer of one letter would be too easily seen to have nothing in it.
+/// The same varied bytes every time. A response of one repeated letter would be too easy to scan.
 fn noise() -> Vec<u8> {
     let mut state = 1u32;
     let mut next = || {

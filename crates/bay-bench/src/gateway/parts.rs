@@ -1,4 +1,4 @@
-//! What a request costs inside the daemon, each part by itself: the decision, the look at who asks, the record.
+//! The cost of a request inside the daemon by part: the decision, the attribution, the record.
 
 use std::hint::black_box;
 use std::io::{BufRead, BufReader};
@@ -29,11 +29,11 @@ use crate::scoring::{Bar, Scored, Series, Unit, score};
 const RULES: usize = 1_000;
 const DECIDE_ROUNDS: usize = 200;
 const ATTRIBUTIONS: usize = 5_000;
-/// Events of one round, and how many callers wait for theirs to be on the disk at a time.
+/// Events of one round, and callers that wait at a time until theirs are on the disk.
 const EVENTS: u64 = 40_000;
 const CALLERS: usize = 512;
 
-/// One decision under a thousand rules.
+/// One decision with a thousand rules.
 pub(super) fn decisions() -> Scored {
     let mut all = Vec::new();
     for spread in Spread::ALL {
@@ -52,7 +52,7 @@ pub(super) fn decisions() -> Scored {
     score(&format!("decide() with {RULES} rules"), &all, vec![])
 }
 
-/// Who opened a connection of a running bay.
+/// The attribution of a connection of a running bay.
 pub(super) fn attribution(lab: &Lab, bay: &BayView) -> Result<Scored, ApiError> {
     let mut child = lab
         .inside(&bay.name.to_string(), SHORT, Work::Hold)?
@@ -65,7 +65,7 @@ pub(super) fn attribution(lab: &Lab, bay: &BayView) -> Result<Scored, ApiError> 
         BufReader::new(output).read_line(&mut line).map_err(|error| ApiError::internal(&error))?;
     }
     let measured = held(&line, bay);
-    // Without its input it ends.
+    // It ends when its input closes.
     drop(child.stdin.take());
     let _ = child.wait();
     measured
@@ -116,10 +116,10 @@ fn held(line: &str, bay: &BayView) -> Result<Scored, ApiError> {
     Ok(score("attribution of a connection", &[took, process], vec![]))
 }
 
-/// Events like those of requests, each waited for until a power cut would leave it.
+/// Events like those of requests. Each caller waits until a power cut would not lose its event.
 pub(super) fn appends(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
     let path = lab.dir.join("appends.sqlite");
-    // With threads like the daemon's.
+    // On several threads, as in the daemon.
     let measured = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         runtime.map_err(|error| ApiError::internal(&error))?.block_on(append_rounds(&path, rounds))
@@ -140,7 +140,7 @@ async fn append_rounds(path: &Path, rounds: usize) -> Result<Scored, ApiError> {
     Ok(score(&title, &[durable, committed], vec![]))
 }
 
-/// The event of a request as it is most often.
+/// The most common event of a request.
 fn decided() -> EgressDecided {
     let process = Process {
         pid: 17,

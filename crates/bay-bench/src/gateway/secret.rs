@@ -1,5 +1,5 @@
-//! What a request takes longer when a secret is put into it: its value is looked up, that is on the disk before it is
-//! sent, and the answer is scrubbed.
+//! The latency that a secret adds to a request: its value is looked up, the use is on the disk before the request is
+//! sent, and the response is scrubbed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,13 +15,13 @@ use super::origin::SHORT;
 use super::{DOWNLOAD, OWN, all, megabytes, processor_ms};
 use crate::scoring::{Bar, Scored, Series, Unit, score};
 
-/// What the secret is called; its name stands for it in requests.
+/// The name of the secret, which stands for it in requests.
 pub(super) const SECRET: &str = "BENCH_TOKEN";
 const VALUE: &str = "ghp_Zk3vQ9xLm2Rt7Yb5Nc8Hs1Jf4Pq6Kw0XgVdT";
 const REQUESTS: usize = 500;
 const SYNCS: usize = 200;
 
-/// Added by a secret, beside what the disk takes for one small write.
+/// The latency that a secret adds, compared with the time of one small durable write.
 pub(super) fn with_secret(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
     let work = Work::Warm { requests: REQUESTS };
     let milliseconds = |name: &str| Series::of(name, Unit::Milliseconds, &[]);
@@ -49,7 +49,7 @@ pub(super) fn with_secret(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> 
 
 const PLAIN: &str = "without a secret";
 
-/// A gigabyte that is looked through for a value, beside one that is not.
+/// A gigabyte that is searched for a value, compared with one that is not.
 pub(super) fn scrubbed(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
     let mut plain = Series::of(PLAIN, Unit::MegabytesPerSecond, &[]);
     let mut secret = Series::of("with a secret, scrubbed", Unit::MegabytesPerSecond, &[Bar::Of(0.8, PLAIN)]);
@@ -77,7 +77,7 @@ pub(super) fn scrubbed(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
     Ok(score("a download of 1 GB that is scrubbed of a secret", &[secret, plain, with, without], vec![]))
 }
 
-/// Milliseconds that a write of some bytes takes to be on the disk, half of the time at most.
+/// Median of the milliseconds until a small write is on the disk.
 fn fdatasync(dir: &Path) -> io::Result<f64> {
     let path = dir.join("sync");
     let mut file = File::create(&path)?;

@@ -1,10 +1,10 @@
-//! Every handler asks whether its caller may: a principal that may do nothing is refused by each route of the API.
+//! Every handler checks the principal: each route of the API refuses a principal that may do nothing.
 
 use bay_types::principal::{Door, Principal, Who};
 
 use super::*;
 
-/// A body that each path takes; paths that are not here take none.
+/// A valid body for each path that takes one.
 fn body(method: &str, path: &str) -> Value {
     let exec = || json!(exec());
     match (method, path) {
@@ -33,7 +33,7 @@ fn body(method: &str, path: &str) -> Value {
     }
 }
 
-/// Every method of every path, as the sources of this front have them.
+/// Every method of every path, parsed from the sources of this front.
 fn routes() -> Vec<(String, String)> {
     let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap();
     let files = files.map(|file| file.unwrap().path()).filter(|path| path.is_file());
@@ -77,7 +77,8 @@ async fn every_route_refuses_a_principal_that_may_do_nothing() {
     let (routes, mut wrong) = (routes(), Vec::new());
     assert!(routes.len() > 80, "only {} routes were found", routes.len());
     for (method, path) in &routes {
-        // These switch protocols, which needs a connection; the verb is that of the route without a client attached.
+        // These switch protocols, which needs a connection. Their verb is the same as that of the route without a
+        // client.
         if path.ends_with("/attach") {
             continue;
         }
@@ -86,7 +87,7 @@ async fn every_route_refuses_a_principal_that_may_do_nothing() {
         let response = rig.send_as(who, method, &format!("{path}{}", query(path)), given).await;
         let (status, bytes) = (response.status(), response.into_body().collect().await.unwrap().to_bytes());
         let text = String::from_utf8_lossy(&bytes);
-        // Work with progress answers in lines, the last of which has the error.
+        // Operations with progress answer in lines; the last one has the error.
         if !text.contains("\"not-permitted\"") {
             wrong.push(format!("{method} {path}: {status} {text}"));
         }
@@ -95,7 +96,7 @@ async fn every_route_refuses_a_principal_that_may_do_nothing() {
 }
 
 #[tokio::test]
-async fn a_bay_reaches_itself_and_no_other_bay() {
+async fn a_bay_principal_reaches_its_own_bay_and_no_other() {
     let rig = rig().await;
     let own = rig.bay("web", State::Running).await;
     rig.bay("api", State::Running).await;
@@ -105,6 +106,6 @@ async fn a_bay_reaches_itself_and_no_other_bay() {
         rig.send_as(who, "GET", &path, Body::empty()).await.status().as_u16()
     };
     assert_eq!(list("web").await, 200);
-    // One that exists and one that does not are the same to it.
+    // It cannot distinguish an existing bay from a missing one.
     assert_eq!((list("api").await, list("none").await), (403, 403));
 }

@@ -1,9 +1,9 @@
-//! Bays: what is told of them is true, and what was asked for is either done or refused.
+//! Bays: their views are true, and each request is either carried out or refused.
 
 use super::*;
 
 #[tokio::test]
-async fn a_query_that_means_nothing_is_refused_everywhere() {
+async fn an_unknown_query_key_is_refused_by_every_route() {
     let rig = rig().await;
     rig.bay("web", State::Stopped).await;
     for (method, path) in [
@@ -48,7 +48,7 @@ async fn a_query_that_means_nothing_is_refused_everywhere() {
 }
 
 #[tokio::test]
-async fn a_repository_of_this_host_is_not_opened_by_the_daemon() {
+async fn the_daemon_opens_no_repository_path_of_this_host() {
     let rig = rig().await;
     for url in ["/srv/project", "file:///srv/project", "File:///srv/project"] {
         let body = json!({ "source": { "kind": "remote", "url": url } });
@@ -74,7 +74,7 @@ async fn the_record_of_events_can_be_verified() {
 }
 
 #[tokio::test]
-async fn a_reconciler_that_panics_starts_anew_and_the_verb_is_answered() {
+async fn a_reconciler_that_panics_is_restarted_and_the_verb_is_answered() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     guest(rig.listener(), |_, _| (404, Body::empty()));
@@ -87,21 +87,21 @@ async fn a_reconciler_that_panics_starts_anew_and_the_verb_is_answered() {
 }
 
 #[tokio::test]
-async fn a_bay_whose_guest_died_this_moment_is_not_said_to_be_running() {
+async fn a_bay_whose_guest_just_died_is_not_shown_as_running() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     let (code, body) = rig.json("POST", "/v1/bays/web/start", Value::Null).await;
     assert_eq!((code, body["state"].as_str()), (StatusCode::OK, Some("running")), "{body}");
     rig.gone.send_replace(true);
     testing::start_reconciler(Arc::clone(&rig.daemon), Arc::clone(&handle));
-    // There is no disk here to start it from, so the truth is an error; which one depends on who saw the death first.
+    // There is no disk to start it from, so it must fail. Which error it is depends on who notices the death first.
     let (_, code) = rig.error("POST", "/v1/bays/web/start", Value::Null).await;
     assert!(["interrupted", "bay-state"].contains(&code.as_str()), "{code}");
     assert_eq!(handle.row().state, State::Failed);
 }
 
 #[tokio::test]
-async fn a_guest_of_another_protocol_is_told_of_and_not_listened_to() {
+async fn a_guest_of_another_protocol_is_reported_and_not_used() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     guest(rig.listener(), |_, path| match path {
@@ -121,7 +121,7 @@ async fn a_guest_of_another_protocol_is_told_of_and_not_listened_to() {
 }
 
 #[tokio::test]
-async fn a_backend_that_is_not_there_is_refused_with_the_names_of_those_that_are() {
+async fn a_missing_backend_is_refused_with_the_names_of_the_available_ones() {
     let rig = rig().await;
     let body = json!({ "source": { "kind": "empty" }, "backend": "moon" });
     let (status, body) = rig.json("POST", "/v1/bays", body).await;
@@ -131,7 +131,7 @@ async fn a_backend_that_is_not_there_is_refused_with_the_names_of_those_that_are
 }
 
 #[tokio::test]
-async fn a_bay_whose_backend_is_missing_is_shown_with_the_reason_and_kept_as_it_is() {
+async fn a_bay_whose_backend_is_missing_is_shown_with_the_reason_and_unchanged() {
     let rig = rig().await;
     let handle = rig.bay_on("moon", "web", State::Running).await;
     testing::start_reconciler(Arc::clone(&rig.daemon), Arc::clone(&handle));
@@ -159,7 +159,7 @@ async fn a_bay_whose_backend_is_missing_is_shown_with_the_reason_and_kept_as_it_
     }
     let (_, body) = rig.json("POST", "/v1/bays/web/execs", json!(exec())).await;
     assert!(body["message"].as_str().unwrap().contains("no backend moon"), "{body}");
-    // The pass that the wake above began is over when another one can begin.
+    // When this lock is free, the pass that the wake above began is over.
     drop(handle.at_work.lock().await);
     assert_eq!(handle.row(), before);
     assert_eq!(rig.store.bay_list().await.unwrap(), [before]);

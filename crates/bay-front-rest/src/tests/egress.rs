@@ -1,4 +1,4 @@
-//! What is told of a bay's traffic, from events as a gateway writes them.
+//! The entries of a bay's traffic, made from events as a gateway writes them.
 
 use futures_util::StreamExt;
 
@@ -27,7 +27,7 @@ fn ended(of: u64) -> Value {
 }
 
 #[tokio::test]
-async fn a_decision_and_its_end_are_one_entry_and_one_without_an_end_is_told_as_such() {
+async fn a_decision_and_its_end_are_one_entry_and_a_missing_end_is_marked() {
     let rig = rig().await;
     let bay = rig.bay("web", State::Stopped).await;
     let other = rig.bay("other", State::Stopped).await;
@@ -46,7 +46,7 @@ async fn a_decision_and_its_end_are_one_entry_and_one_without_an_end_is_told_as_
     let all = rig.entries("web/egress/entries").await;
     let told: Vec<(&str, u64)> =
         all.iter().filter_map(|entry| Some((entry["outcome"].as_str()?, entry["id"].as_u64()?))).collect();
-    // So young a decision may be under way, although this bay has no gateway.
+    // So recent a decision may still be under way, although this bay has no gateway.
     assert_eq!(
         told,
         [("denied", denied), ("ended", one), ("repeated", denied), ("under-way", two)],
@@ -61,7 +61,7 @@ async fn a_decision_and_its_end_are_one_entry_and_one_without_an_end_is_told_as_
     assert_eq!(denied.len(), 3, "{denied:#?}");
     let names = rig.entries("web/egress/entries?lookups=true").await;
     assert!(names.iter().any(|entry| entry["outcome"] == "looked-up"), "{names:#?}");
-    // Its beginning is found although it is not in the part that is read.
+    // Its beginning is found although it lies outside the part that is read.
     let last = rig.entries(&format!("web/egress/entries?since={two}")).await;
     assert!(last.iter().any(|entry| entry["request"] == "GET https://a.example/1"), "{last:#?}");
     let last = rig.entries("web/egress/entries?limit=1").await;
@@ -78,7 +78,7 @@ async fn a_decision_and_its_end_are_one_entry_and_one_without_an_end_is_told_as_
 }
 
 #[tokio::test]
-async fn whoever_follows_is_told_what_happens_from_then_on() {
+async fn a_follower_gets_every_later_entry() {
     let rig = rig().await;
     let bay = rig.bay("web", State::Running).await;
     let response = rig.send("GET", "/v1/bays/web/egress/entries?follow=true", Body::empty()).await;
@@ -96,7 +96,7 @@ async fn whoever_follows_is_told_what_happens_from_then_on() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_told_is_refused_in_words() {
+async fn invalid_queries_are_refused_with_a_message() {
     let rig = rig().await;
     rig.bay("web", State::Stopped).await;
     for (path, status, code) in [
@@ -108,7 +108,7 @@ async fn what_cannot_be_told_is_refused_in_words() {
     }
 }
 
-/// The file that the first release printed, line by line.
+/// The output of the first release in this file, line by line.
 fn printed(file: &str) -> Vec<Value> {
     let path = format!("{FIRST_RELEASE}/{file}");
     std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -116,7 +116,7 @@ fn printed(file: &str) -> Vec<Value> {
 
 const FIRST_RELEASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/first-release");
 
-/// What a release says in words may be said better by the next; all else stays.
+/// A later release may reword texts. All other fields stay the same.
 #[tokio::test]
 async fn a_record_of_the_first_release_reads_the_same() {
     let dir = tempfile::tempdir().unwrap();

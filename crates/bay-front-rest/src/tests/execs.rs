@@ -1,11 +1,11 @@
-//! Execs: their ends are told, and told once.
+//! Execs: every end is reported, and reported once.
 
 use bay_types::frame::Frame;
 use futures_util::StreamExt;
 
 use super::*;
 
-/// An exec that the daemon believes to be running.
+/// An exec that the daemon lists as running.
 async fn open(rig: &Rig, handle: &BayHandle) -> ExecSpec {
     let spec = exec();
     rig.store
@@ -17,7 +17,7 @@ async fn open(rig: &Rig, handle: &BayHandle) -> ExecSpec {
 }
 
 #[tokio::test]
-async fn every_exec_that_ended_while_nobody_listened_is_closed_however_many_there_are() {
+async fn every_exec_that_ended_while_no_daemon_listened_is_closed() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     for _ in 0..150 {
@@ -47,7 +47,7 @@ async fn every_exec_that_ended_while_nobody_listened_is_closed_however_many_ther
     following.abort();
 }
 
-/// A guest that hangs up on whoever starts something, and knows no exec.
+/// A guest that closes the connection when something is started, and knows no exec.
 fn forgetful(listener: UnixListener) {
     let said = json!({ "code": "exec-not-found", "message": "" }).to_string();
     let answer = format!("HTTP/1.1 404 Not Found\r\ncontent-length: {}\r\n\r\n{said}", said.len());
@@ -63,7 +63,7 @@ fn forgetful(listener: UnixListener) {
 }
 
 #[tokio::test]
-async fn a_start_without_an_answer_is_not_lost_before_the_guest_had_its_time() {
+async fn a_start_without_an_answer_is_not_lost_before_the_deadline() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     forgetful(rig.listener());
@@ -73,7 +73,7 @@ async fn a_start_without_an_answer_is_not_lost_before_the_guest_had_its_time() {
     let (_, list) = rig.json("GET", "/v1/bays/web/execs", Value::Null).await;
     assert!(list[0]["exit"].is_null(), "the guest may still come to it: {list}");
     assert_eq!(handle.execs_starting().len(), 1);
-    // When its time is over, its not knowing the exec counts.
+    // After that time, the guest's answer that it does not know the exec counts.
     let other = open(&rig, &handle).await;
     let starting = handle.exec_starting(other.id);
     testing::look_later(Arc::clone(&rig.daemon), Arc::clone(&handle), starting, Duration::ZERO).await;
@@ -82,7 +82,7 @@ async fn a_start_without_an_answer_is_not_lost_before_the_guest_had_its_time() {
 }
 
 #[tokio::test]
-async fn the_same_start_asked_for_twice_is_marked_until_both_are_answered() {
+async fn a_repeated_start_is_marked_until_both_requests_are_answered() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     let id = ExecId::generate();
@@ -94,7 +94,7 @@ async fn the_same_start_asked_for_twice_is_marked_until_both_are_answered() {
 }
 
 #[tokio::test]
-async fn a_command_that_is_not_there_is_recorded_as_a_shell_would() {
+async fn a_missing_command_is_recorded_with_the_exit_code_of_a_shell() {
     let rig = rig().await;
     rig.bay("web", State::Running).await;
     guest(rig.listener(), |_, _| {
@@ -109,11 +109,11 @@ async fn a_command_that_is_not_there_is_recorded_as_a_shell_would() {
 }
 
 #[tokio::test]
-async fn a_spec_at_the_edge_is_refused_before_it_is_written_down() {
+async fn a_spec_beyond_the_kernels_limit_is_refused_before_it_is_recorded() {
     let rig = rig().await;
     rig.bay("web", State::Running).await;
     let mut spec = exec();
-    // Fits without the NUL behind each argument, as the kernel does not count.
+    // It fits without the NUL after each argument; the kernel counts those.
     spec.argv = vec!["echo".to_owned(), "x".repeat(ExecSpec::MAX_ARGUMENT_BYTES - 4)];
     let got = rig.error("POST", "/v1/bays/web/execs", json!(spec)).await;
     assert_eq!(got, (400, "invalid-input".to_owned()));
@@ -131,7 +131,7 @@ async fn following_an_exec_of_a_paused_bay_says_that_it_is_paused() {
 }
 
 #[tokio::test]
-async fn whoever_follows_an_exec_of_a_bay_that_just_stopped_hears_its_end() {
+async fn a_follower_of_an_exec_gets_its_end_after_the_bay_stopped() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Stopped).await;
     let spec = open(&rig, &handle).await;
@@ -146,7 +146,7 @@ async fn whoever_follows_an_exec_of_a_bay_that_just_stopped_hears_its_end() {
 }
 
 #[tokio::test]
-async fn whoever_follows_an_exec_of_a_running_bay_whose_guest_is_away_is_told_to_come_back() {
+async fn a_follower_of_an_exec_is_told_to_retry_while_the_guest_is_unreachable() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     let spec = open(&rig, &handle).await;
@@ -155,7 +155,7 @@ async fn whoever_follows_an_exec_of_a_running_bay_whose_guest_is_away_is_told_to
 }
 
 #[tokio::test]
-async fn an_exec_that_failed_while_memory_ran_out_says_so_and_one_that_succeeded_does_not() {
+async fn only_a_failed_exec_reports_that_memory_ran_out() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     let failed = Exit { reason: EndReason::Signaled, code: None, signal: Some(9) };

@@ -1,4 +1,4 @@
-//! Services, watching and ports of a guest that lies.
+//! Services, watches and ports of a guest that lies.
 
 use bay_types::guest::GuestEvent;
 use bay_types::inside::{Ask, InsideChange};
@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 
-/// More than a person wants to see of anything a guest says.
+/// Longer than any text of a guest that a person wants to see.
 const LONG: usize = 9000;
 
 fn service(name: &str) -> Value {
@@ -24,7 +24,7 @@ fn is_plain(text: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn what_a_guest_says_of_its_services_is_made_safe_and_there_are_no_more_than_may_be() {
+async fn service_views_of_a_guest_are_escaped_and_limited_in_number() {
     let rig = rig().await;
     rig.bay("web", State::Running).await;
     guest(rig.listener(), |_, path| match path {
@@ -58,10 +58,10 @@ async fn a_guest_that_answers_for_another_service_is_not_believed() {
 }
 
 #[tokio::test]
-async fn an_endless_or_senseless_answer_about_services_or_ports_is_an_error_and_no_more() {
+async fn an_endless_or_invalid_answer_about_services_or_ports_is_only_an_error() {
     let rig = rig().await;
     rig.bay("web", State::Running).await;
-    // By turns.
+    // One of three bad answers after the other.
     let turn = Arc::new(AtomicU64::new(0));
     guest(rig.listener(), move |_, _| match turn.fetch_add(1, Ordering::Relaxed) % 3 {
         0 => (200, endless()),
@@ -77,7 +77,7 @@ async fn an_endless_or_senseless_answer_about_services_or_ports_is_an_error_and_
 }
 
 #[tokio::test]
-async fn a_service_the_guest_refuses_is_refused_in_plain_words() {
+async fn a_service_that_the_guest_refuses_is_refused_with_an_escaped_message() {
     let rig = rig().await;
     rig.bay("web", State::Running).await;
     guest(rig.listener(), |_, _| {
@@ -96,7 +96,7 @@ async fn a_service_the_guest_refuses_is_refused_in_plain_words() {
 }
 
 #[tokio::test]
-async fn logs_and_changes_pass_through_as_they_come_and_no_header_of_the_guest_s_does() {
+async fn logs_and_changes_are_forwarded_as_they_arrive_without_the_guests_headers() {
     let rig = rig().await;
     rig.bay("web", State::Running).await;
     guest(rig.listener(), |_, path| {
@@ -116,7 +116,7 @@ async fn logs_and_changes_pass_through_as_they_come_and_no_header_of_the_guest_s
         let response = rig.send("GET", path, Body::empty()).await;
         assert_eq!(response.headers()[header::CONTENT_TYPE], kind);
         assert!(response.headers().get(header::DATE).is_none());
-        // Without end, and read at the reader's pace; leaving is enough.
+        // Endless, and at the reader's pace; dropping it is enough.
         let mut pieces = response.into_body().into_data_stream();
         for _ in 0..100 {
             assert!(!pieces.next().await.unwrap().unwrap().is_empty());
@@ -125,7 +125,7 @@ async fn logs_and_changes_pass_through_as_they_come_and_no_header_of_the_guest_s
 }
 
 #[tokio::test]
-async fn what_cannot_be_watched_or_named_is_refused_before_the_guest_is_asked() {
+async fn invalid_paths_and_names_are_refused_before_the_guest_is_asked() {
     let rig = rig().await;
     rig.bay("web", State::Running).await;
     guest(rig.listener(), |_, path| panic!("asked for {path}"));
@@ -144,7 +144,7 @@ async fn what_cannot_be_watched_or_named_is_refused_before_the_guest_is_asked() 
 }
 
 #[tokio::test]
-async fn more_ports_than_there_may_be_are_cut_and_names_of_processes_made_safe() {
+async fn the_list_of_ports_is_limited_and_process_names_are_escaped() {
     let rig = rig().await;
     rig.bay("web", State::Running).await;
     guest(rig.listener(), |_, path| {
@@ -166,7 +166,7 @@ async fn more_ports_than_there_may_be_are_cut_and_names_of_processes_made_safe()
     }
 }
 
-/// A guest that says what it is told to, and passes on what its asks are answered with.
+/// A guest that sends these events, and forwards the answers to its requests.
 fn asking_guest(listener: UnixListener, events: Vec<GuestEvent>) -> mpsc::UnboundedReceiver<Value> {
     let (answers, heard) = mpsc::unbounded_channel();
     tokio::spawn(async move {
@@ -184,7 +184,7 @@ fn asking_guest(listener: UnixListener, events: Vec<GuestEvent>) -> mpsc::Unboun
                                 "/v1/events" => {
                                     let lines: String =
                                         events.iter().map(|event| json!(event).to_string() + "\n").collect();
-                                    // The stream stays open behind its lines.
+                                    // The stream stays open after these lines.
                                     let lines =
                                         futures_util::stream::once(async { Ok::<_, std::io::Error>(lines) });
                                     Body::from_stream(lines.chain(futures_util::stream::pending()))
@@ -207,12 +207,12 @@ fn asking_guest(listener: UnixListener, events: Vec<GuestEvent>) -> mpsc::Unboun
     heard
 }
 
-/// Attack: restores and services changed from inside, for as long as it takes to fill the disk of the record.
+/// Attack: restores and service changes from inside, repeated until the record's disk would be full.
 #[tokio::test]
-async fn a_bay_that_has_used_up_its_part_of_the_record_changes_nothing_more_from_inside() {
+async fn a_bay_that_used_up_its_share_of_the_record_can_change_nothing_from_inside() {
     let rig = rig().await;
     let bay = rig.bay("web", State::Running).await;
-    // As much as the record keeps of what one bay causes from inside.
+    // As much as the record stores of what one bay causes from inside.
     let long = json!({ "by": "inside", "argv": ["x".repeat(15_000)] });
     let draft = Draft::of(OtherEvent::new("service.define", long));
     let fill = futures_util::stream::iter(0..(64 << 20) / 15_000 + 1)

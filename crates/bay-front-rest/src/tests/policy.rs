@@ -1,5 +1,5 @@
-//! Policies and grants: what is set holds at once and is on record, what cannot be read denies, and what is on record is
-//! explained without being trusted.
+//! Policies and grants. A new policy applies immediately and is recorded. A policy that cannot be parsed denies
+//! everything. Recorded decisions are explained, but not trusted.
 
 use bay_policy::{CanonicalRequest, decide};
 use bay_store::{GrantRow, PolicyNew, Scope};
@@ -48,7 +48,7 @@ fn read<T: DeserializeOwned>(body: Value) -> T {
 }
 
 #[tokio::test]
-async fn a_bay_has_nothing_until_it_is_given_a_policy_and_then_what_it_says() {
+async fn a_bay_without_a_policy_is_denied_everything_until_one_is_set() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Stopped).await;
     let (_, shown) = rig.json("GET", "/v1/bays/web/policy", Value::Null).await;
@@ -126,7 +126,7 @@ async fn a_policy_with_a_mistake_is_refused_with_file_and_line_and_changes_nothi
 }
 
 #[tokio::test]
-async fn layers_of_host_and_project_narrow_every_bay_they_are_for() {
+async fn layers_of_host_and_project_narrow_all_of_their_bays() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Stopped).await;
     rig.put_policy("/v1/bays/web/policy", DOCS).await;
@@ -149,7 +149,7 @@ async fn layers_of_host_and_project_narrow_every_bay_they_are_for() {
 }
 
 #[tokio::test]
-async fn a_layer_that_cannot_be_read_any_more_denies_everything_and_says_why() {
+async fn a_layer_that_no_longer_parses_denies_everything_with_the_reason() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Stopped).await;
     rig.put_policy("/v1/bays/web/policy", DOCS).await;
@@ -162,7 +162,7 @@ async fn a_layer_that_cannot_be_read_any_more_denies_everything_and_says_why() {
         .await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(rig.outcome("GET https://granted.example.com/").await, "allow");
-    // As a later release may find it.
+    // A later release may no longer be able to parse it.
     for (text, places) in [("[[rule]]\noutcome = \"maybe\"\n", "{}"), (DOCS, "{ broken")] {
         let new = PolicyNew { name: "p.toml".to_owned(), text: text.to_owned(), places: places.to_owned() };
         let set = Draft::of(OtherEvent::new("policy.set", json!({})));
@@ -182,7 +182,7 @@ async fn a_layer_that_cannot_be_read_any_more_denies_everything_and_says_why() {
 }
 
 #[tokio::test]
-async fn a_grant_allows_one_request_for_a_while_and_can_be_taken_back() {
+async fn a_grant_allows_one_request_for_a_while_and_can_be_revoked() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Stopped).await;
     let add = json!({ "request": "PUT https://files.example.com/a?x=1", "for_s": 600, "id": "once" });
@@ -204,7 +204,7 @@ async fn a_grant_allows_one_request_for_a_while_and_can_be_taken_back() {
     assert_eq!(rig.error("POST", "/v1/bays/web/grants", odd).await.1, "invalid-name");
     let (_, all) = rig.json("GET", "/v1/bays/web/grants", Value::Null).await;
     assert_eq!((all.as_array().unwrap().len(), &all[0]["active"]), (1, &json!(true)));
-    // One whose time is over stays on the list until another comes, and allows nothing.
+    // An expired grant stays on the list until another is added, and allows nothing.
     let now = jiff::Timestamp::now();
     let over = GrantRow {
         id: "over".to_owned(),
@@ -230,7 +230,7 @@ async fn a_grant_allows_one_request_for_a_while_and_can_be_taken_back() {
 }
 
 #[tokio::test]
-async fn grants_go_when_what_they_were_given_to_is_gone() {
+async fn grants_end_with_the_runtime_that_they_were_for() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Stopped).await;
     let add = json!({ "request": "GET https://files.example.com/a", "for_s": 600 });
@@ -247,7 +247,7 @@ async fn grants_go_when_what_they_were_given_to_is_gone() {
 }
 
 #[tokio::test]
-async fn a_policy_is_looked_over_and_compared_without_being_set() {
+async fn a_policy_is_checked_and_compared_without_being_set() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Stopped).await;
     rig.put_policy("/v1/bays/web/policy", DOCS).await;
@@ -273,11 +273,11 @@ async fn a_policy_is_looked_over_and_compared_without_being_set() {
 }
 
 #[tokio::test]
-async fn a_decision_on_record_is_explained_and_nothing_in_it_is_obeyed() {
+async fn a_recorded_decision_is_explained_without_being_trusted() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Stopped).await;
     rig.bay("other", State::Stopped).await;
-    // The explanation as whoever decides writes it down.
+    // The explanation in the form in which the decider records it.
     let effective = testing::effective(&rig.daemon, &handle).await;
     let request = CanonicalRequest::from_line("GET https://docs.example.com/guide/a").unwrap();
     let now = jiff::Timestamp::now();
@@ -332,7 +332,7 @@ async fn a_decision_on_record_is_explained_and_nothing_in_it_is_obeyed() {
 }
 
 #[tokio::test]
-async fn the_narrowest_rules_are_learned_from_what_was_refused() {
+async fn the_narrowest_rules_are_learned_from_refused_requests() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Stopped).await;
     let append = async |kind, body| {

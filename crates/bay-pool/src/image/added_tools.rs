@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_of_every_usual_layout_are_found_and_of_many_versions_the_newest() {
+    fn tools_of_common_layouts_are_found_and_of_many_versions_the_newest() {
         let (_temp, target) = image(&[
             "h/.cargo/bin",
             "h/.rustup/toolchains/1.9-x/bin",
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_without_such_tools_is_left_as_it_is() {
+    fn an_image_without_such_tools_stays_unchanged() {
         let (temp, target) = image(&["data"]);
         put_on_path(&target, &["/data".into(), "/a b".into()]).unwrap();
         assert!(!temp.path().join("etc/environment").exists());

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_known_wherever_they_lie() {
+    fn credentials_are_recognised_in_any_directory() {
         for path in
             ["/home/a/.cargo/credentials.toml", "/home/a/.ssh/id_ed25519", "/x/.netrc", "/h/.bash_history"]
         {

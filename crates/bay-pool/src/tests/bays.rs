@@ -31,7 +31,7 @@ fn a_bay_is_made_of_snapshots_that_do_not_touch_their_image() {
 }
 
 #[test]
-fn a_creation_that_was_cut_short_is_completed() {
+fn an_interrupted_creation_is_completed() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
     let image = import_host(&pool);
@@ -75,7 +75,7 @@ fn a_kept_workspace_can_be_used_again_and_stays_until_it_is_removed_by_name() {
 }
 
 #[test]
-fn a_removed_bay_is_gone_with_subvolumes_that_should_not_be_in_it() {
+fn a_bay_is_removed_with_subvolumes_that_should_not_be_in_it() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
     let image = import_host(&pool);
@@ -138,7 +138,7 @@ fn a_replaced_root_is_fresh_and_the_workspace_stays() {
 }
 
 #[test]
-fn the_sweep_empties_the_trash_and_takes_away_half_swapped_roots() {
+fn the_sweep_empties_the_trash_and_removes_half_exchanged_roots() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
     let image = import_host(&pool);
@@ -189,7 +189,7 @@ fn a_disk_limit_stops_a_bay_and_only_that_bay() {
 }
 
 #[test]
-fn a_disk_limit_given_later_counts_what_was_there_and_is_lifted_again() {
+fn a_disk_limit_set_later_counts_earlier_data_and_can_be_removed() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
     let image = import_host(&pool);
@@ -254,7 +254,7 @@ fn next_tick() -> jiff::Timestamp {
 }
 
 #[test]
-fn what_changed_in_a_workspace_is_found_by_its_time() {
+fn changes_in_a_workspace_are_found_by_their_time() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
     let image = import_host(&pool);
@@ -299,7 +299,7 @@ fn what_changed_in_a_workspace_is_found_by_its_time() {
 }
 
 #[test]
-fn a_bay_s_tree_of_now_stays_as_it_is_and_leaves_nothing_behind() {
+fn the_present_tree_for_a_comparison_does_not_change_and_leaves_nothing() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
     let image = import_host(&pool);
@@ -330,7 +330,7 @@ fn a_bay_s_tree_of_now_stays_as_it_is_and_leaves_nothing_behind() {
 /// While a program writes over a page that is still dirty, its file is for a moment not among those that the kernel
 /// flushes for a snapshot. The snapshot then lacks all writes since the last flush, though the times of the file are new.
 #[test]
-fn a_bay_s_tree_of_now_has_every_write_that_has_returned_also_while_it_is_written_over() {
+fn the_present_tree_for_a_comparison_has_every_finished_write() {
     /// The kernel alone loses writes in one of about fifty snapshots.
     const SNAPSHOTS: usize = 300;
     let Some(lab) = Lab::new() else { return };
@@ -376,7 +376,7 @@ fn a_bay_s_tree_of_now_has_every_write_that_has_returned_also_while_it_is_writte
 }
 
 #[test]
-fn a_checkpoint_that_goes_while_it_is_read_is_noticed() {
+fn a_checkpoint_that_is_removed_while_it_is_read_is_noticed() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
     let image = import_host(&pool);

@@ -153,7 +153,7 @@ fn the_same_host_is_imported_once_and_again_when_its_packages_change() {
 }
 
 #[test]
-fn added_directories_come_with_the_callers_rights_without_credentials_and_stay_on_refresh() {
+fn added_directories_are_read_with_the_callers_rights_without_credentials_and_stay_on_refresh() {
     let Some(lab) = Lab::new() else { return };
     for (path, mode) in [
         ("home/ann/.cargo/bin/cargo", 0o700),
@@ -197,7 +197,7 @@ fn added_directories_come_with_the_callers_rights_without_credentials_and_stay_o
 }
 
 #[test]
-fn an_import_that_was_cut_short_is_swept_unless_one_is_running() {
+fn the_sweep_removes_an_interrupted_import_unless_one_is_running() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
     let tmp = lab.mount_point().join("images/tmp-left");
@@ -325,7 +325,7 @@ fn a_hostile_archive_cannot_leave_the_image() {
 }
 
 #[test]
-fn archives_are_unpacked_whatever_they_are_packed_with_and_broken_ones_refused() {
+fn archives_of_every_compression_are_unpacked_and_broken_ones_refused() {
     let Some(lab) = Lab::new() else { return };
     let tree = lab.path().join("src");
     write(&tree.join("bin/sh"), "#!", 0o755);

@@ -72,7 +72,7 @@ fn two_daemons_share_a_pool_and_its_images_but_no_bays() {
 }
 
 #[test]
-fn a_pool_whose_making_was_cut_short_is_begun_again() {
+fn an_interrupted_making_of_a_pool_is_started_again() {
     let Some(lab) = Lab::new() else { return };
     fs::create_dir_all(lab.pool_dir()).unwrap();
     fs::write(lab.pool_dir().join("pool.img.new"), "half").unwrap();
@@ -81,7 +81,7 @@ fn a_pool_whose_making_was_cut_short_is_begun_again() {
 }
 
 #[test]
-fn a_truncated_pool_file_is_reported_and_left_as_it_is() {
+fn a_truncated_pool_file_is_reported_and_stays_unchanged() {
     let Some(lab) = Lab::new() else { return };
     lab.open();
     lab.unmount();
@@ -95,7 +95,7 @@ fn a_truncated_pool_file_is_reported_and_left_as_it_is() {
 }
 
 #[test]
-fn a_pool_without_a_superblock_is_reported_and_left_as_it_is() {
+fn a_pool_without_a_superblock_is_reported_and_stays_unchanged() {
     let Some(lab) = Lab::new() else { return };
     lab.open();
     lab.unmount();
@@ -115,7 +115,7 @@ fn a_pool_without_a_superblock_is_reported_and_left_as_it_is() {
 }
 
 #[test]
-fn a_pool_that_turns_read_only_says_so() {
+fn a_pool_that_becomes_read_only_is_reported() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
     let image = import_host(&pool);
@@ -133,7 +133,7 @@ fn a_pool_that_turns_read_only_says_so() {
 }
 
 #[test]
-fn a_full_pool_says_so_opens_all_the_same_and_works_again_after_a_removal() {
+fn a_full_pool_is_reported_can_be_opened_and_works_again_after_a_removal() {
     let Some(lab) = Lab::new() else { return };
     lab.open();
     // On a btrfs that is not the pool's own file nothing can grow.
@@ -184,7 +184,7 @@ fn a_pool_grows_when_room_is_asked_for_and_keeps_its_contents() {
 }
 
 #[test]
-fn a_growth_that_was_cut_short_is_finished_by_the_next_open() {
+fn the_next_open_finishes_an_interrupted_growth() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
     let before = pool.usage().unwrap().total_bytes;

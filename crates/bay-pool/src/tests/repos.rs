@@ -132,7 +132,7 @@ fn a_second_checkout_and_every_workspace_share_their_blocks() {
 }
 
 #[test]
-fn refs_are_resolved_as_a_person_means_them() {
+fn refs_are_resolved_as_git_resolves_them() {
     let Some(lab) = Lab::new() else { return };
     let dir = source(&lab);
     let pool = lab.open();
@@ -215,7 +215,7 @@ fn failures_of_a_fetch_have_codes_of_their_own() {
 }
 
 #[test]
-fn a_server_that_asks_for_a_password_is_told_apart() {
+fn a_server_that_asks_for_a_password_has_its_own_error() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
     // git asks once, is refused, and has nobody to ask for a password.
@@ -265,7 +265,7 @@ fn certificates_of_the_daemons_own_can_be_read() {
 }
 
 #[test]
-fn only_an_empty_repository_that_nobody_works_on_is_removed_as_such() {
+fn only_an_empty_repository_that_is_not_in_use_is_removed_as_such() {
     let Some(lab) = Lab::new() else { return };
     let dir = source(&lab);
     let pool = lab.open();
@@ -281,7 +281,7 @@ fn only_an_empty_repository_that_nobody_works_on_is_removed_as_such() {
 }
 
 #[test]
-fn a_bundle_is_taken_in_and_a_bad_one_refused() {
+fn a_bundle_is_imported_and_an_invalid_one_refused() {
     let Some(lab) = Lab::new() else { return };
     let dir = source(&lab);
     let pool = lab.open();
@@ -427,7 +427,7 @@ fn a_tree_that_would_plant_settings_is_refused() {
 }
 
 #[test]
-fn leftovers_of_killed_work_do_not_stand_in_the_way() {
+fn leftovers_of_killed_work_do_not_block_new_work() {
     let Some(lab) = Lab::new() else { return };
     let dir = source(&lab);
     let pool = lab.open();

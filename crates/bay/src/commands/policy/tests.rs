@@ -58,7 +58,7 @@ fn a_decision_is_shown_with_what_would_change_it() {
         ..bay_types::policy::Explained::default()
     };
     let text = explained(&told);
-    for part in ["deny ", "add to p.toml", "[[rule]]", "nearly:", "looks like y.example.com"] {
+    for part in ["deny ", "add to p.toml", "[[rule]]", "near miss:", "looks like y.example.com"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(!text.contains('\u{1b}'), "{text:?}");
