@@ -1,4 +1,4 @@
-//! Addresses and names of what a bay must not reach: the host, its neighbours, its API.
+//! Addresses and names that a bay must not reach: the host, its neighbours, the daemon's API.
 
 use std::net::{IpAddr, UdpSocket};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::OPEN;
 
-/// Where the daemon's API listens on loopback.
+/// The port of the daemon's API on loopback.
 pub(crate) fn api_port(daemon: &Daemon) -> u16 {
     until("the daemon to say where it listens", || {
         let log = daemon.log();
@@ -24,7 +24,7 @@ fn own_address() -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip()).filter(|address| !address.is_loopback())
 }
 
-/// Says for each word what became of it at the proxy's door: through a tunnel the request inside counts.
+/// Sends each argument as a request to the proxy and prints the result. Through a tunnel, the request inside counts.
 const PROXY: &str = r#"
 import socket, sys
 def ask(line, host):
@@ -45,7 +45,7 @@ for target in sys.argv[1:]:
 "#;
 
 #[test]
-fn net_metadata_a_rule_for_everything_reaches_no_special_address_by_any_road() {
+fn net_metadata_a_rule_for_everything_reaches_no_special_address_by_any_path() {
     if !image::with_python() {
         return;
     }
@@ -144,13 +144,13 @@ fn net_metadata_a_rule_for_everything_reaches_no_special_address_by_any_road() {
         let refused = line.starts_with("HTTP/1.1 403") || line.starts_with("HTTP/1.1 400");
         assert!(refused || line.starts_with("closed"), "{line}");
     }
-    // The daemon's own socket is nowhere in the bay.
+    // The daemon's own socket is not in the bay.
     let found =
         lab.daemon.sh("b", "find / -xdev -name bay.sock 2>/dev/null; grep -c bay.sock /proc/net/unix");
     assert_eq!(found.text().trim(), "0", "{found}");
 }
 
-/// Handshakes with the authority in `argv[1]` and says what it thinks of the certificate it is shown.
+/// Makes a handshake with the authority in `argv[1]`, and prints whether it accepts the certificate.
 const TRUST: &str = r#"
 import socket, ssl, sys
 context = ssl.create_default_context(cadata=sys.argv[1])
@@ -182,7 +182,7 @@ fn tls_ca_scope_a_bays_authority_is_its_own_and_its_key_is_nowhere_in_it() {
     }
     let keys = lab.daemon.sh("a", "grep -rl 'PRIVATE KE[Y]' /.bay /etc /root /run /tmp 2>/dev/null").text();
     assert!(keys.is_empty(), "{keys}");
-    // At rest it is encrypted, with a key that is elsewhere.
+    // On disk it is encrypted, with a key that is stored elsewhere.
     let homes = std::fs::read_dir(lab.daemon.data_dir.join("egress")).unwrap();
     let kept: Vec<Vec<u8>> =
         homes.map(|home| std::fs::read(home.unwrap().path().join("authority.age")).unwrap()).collect();

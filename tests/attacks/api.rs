@@ -1,4 +1,4 @@
-//! What a caller of the API can have the daemon reach: the address of a repository is all that it fetches by itself.
+//! What a caller of the API can make the daemon connect to: the address of a repository is all that it fetches.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex};
 use bay_tests::{Daemon, suite::Scratch};
 use serde_json::Value;
 
-/// In everything that must not come back to whoever named an address.
+/// Part of everything that must not be returned to the caller who named an address.
 const WORD: &str = "A-WORD-FROM-INSIDE";
 
-/// A server that is no git: answers every request in the same way, and says what was asked for.
+/// A server that does not speak git's protocol: it answers every request in the same way, and records the requests.
 fn server(answer: String) -> (u16, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let asked = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&asked);
-    // Ends with the test's process.
+    // The thread ends with the test's process.
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
@@ -38,7 +38,7 @@ fn redirect(to: &str) -> String {
 }
 
 #[test]
-fn api_ssrf_an_address_leads_to_git_alone_and_what_else_answers_is_told_to_nobody() {
+fn api_ssrf_a_repository_address_is_used_by_git_only_and_other_answers_are_not_shown() {
     let daemon = Daemon::start();
     let scratch = Scratch::new();
     let file = scratch.join("inside");
@@ -55,7 +55,7 @@ fn api_ssrf_an_address_leads_to_git_alone_and_what_else_answers_is_told_to_nobod
         .iter()
         .map(|port| format!("http://127.0.0.1:{port}/x.git"))
         .collect();
-    // What is neither a repository nor a way to one.
+    // Addresses that are neither a repository nor a path to one.
     addresses.push(format!("file://{}", file.display()));
     addresses.extend(
         ["ftp", "ftps", "gopher", "dict", "ldap", "smtp", "tftp"]
@@ -71,7 +71,7 @@ fn api_ssrf_an_address_leads_to_git_alone_and_what_else_answers_is_told_to_nobod
         assert!(!said.contains(WORD), "{address}: {said}");
     }
     assert_eq!(daemon.list().len(), 0);
-    // The one that named it asked the server that is no git, as git asks; no other got there.
+    // Only the URL that named that server reached it, with git's own request.
     let asked = asked_inside.lock().unwrap().clone();
     let as_git = |line: &String| line.starts_with("GET /x.git/") && line.ends_with(" HTTP/1.1");
     assert!(!asked.is_empty() && asked.iter().all(as_git), "{asked:?}");

@@ -1,4 +1,4 @@
-//! Compressed answers that grow without bound: the gateway decompresses none of them.
+//! Compressed responses that expand without bound: the gateway decompresses none of them.
 
 use std::fs;
 use std::io::Write;
@@ -12,13 +12,13 @@ use flate2::write::GzEncoder;
 use http::{Request, Response};
 use hyper::body::Incoming;
 
-/// What the bomb is when it is opened, and how often it goes through.
+/// The size of the bomb when decompressed, and how often it is sent.
 const OPENED_MIB: usize = 512;
 const TIMES: usize = 4;
-/// Much less than one bomb, opened.
+/// Much less than one decompressed bomb.
 const MOST_MIB: u64 = 48;
 
-/// Takes the bytes as they come, and says how many there were and what they were.
+/// Reads the bytes without decompressing them, and prints their number and hash.
 const CLIENT: &str = r#"
 import hashlib, sys, urllib.request
 answer = urllib.request.urlopen(urllib.request.Request(sys.argv[1], headers={"accept-encoding": "gzip, br, zstd"}), timeout=60)
@@ -35,7 +35,7 @@ fn bomb() -> Bytes {
     packed.finish().unwrap().into()
 }
 
-/// The most memory a process had so far, in MiB.
+/// The peak memory of a process so far, in MiB.
 fn peak_mib(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -43,7 +43,7 @@ fn peak_mib(pid: u32) -> u64 {
 }
 
 #[test]
-fn http_decomp_bomb_a_packed_answer_passes_as_it_is_and_the_daemon_never_opens_it() {
+fn http_decomp_bomb_a_compressed_answer_passes_unchanged_and_is_never_decompressed() {
     if !image::with_python() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What a bay can do to the disk of a person who copies files out of it.
+//! Attacks of a bay on the disk of a person who copies files out of it.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const MIB: u64 = 1 << 20;
 const EIB: u64 = 1 << 60;
 
-/// A file of this length with nothing in it but a few bytes at 1 MiB and, if it fits, at its end.
+/// A sparse file of this length with a few bytes of data at 1 MiB and, if they fit, at its end.
 fn sparse(daemon: &Daemon, path: &str, length: u64) {
     let script = "set -e; truncate -s \"$2\" \"$1\"; printf middle | dd of=\"$1\" bs=1 seek=1048576 conv=notrunc 2>/dev/null";
     let _made = daemon.bay(&["exec", "b", "--", "sh", "-c", script, "sh", path, &length.to_string()]).ok();
@@ -54,7 +54,7 @@ fn res_hostdisk_a_sparse_file_of_any_length_fills_no_disk_and_stays_sparse() {
         .sh("b", "mkdir d && mv large d/ && ln -s d/large link && ln -s /workspace/huge huge-link")
         .ok();
     let into = |name: &str| disk.path().join(name).to_str().unwrap().to_owned();
-    // More than all disks of the world, and more than this one: what is really there is what counts.
+    // Longer than all disks of the world, and longer than this disk. Only the real data counts.
     for source in ["b:huge", "b:huge-link"] {
         let _copied = daemon.bay(&["cp", source, &into("huge")]).ok();
         is_the_same(&disk.path().join("huge"), 4 * EIB);
@@ -67,20 +67,20 @@ fn res_hostdisk_a_sparse_file_of_any_length_fills_no_disk_and_stays_sparse() {
     let _copied = daemon.bay(&["cp", "b:d", &into("tree")]).ok();
     is_the_same(&disk.path().join("tree/large"), 200 << 30);
     assert_eq!(names(disk.path()), ["large", "linked", "tree"]);
-    // And back: zeros take nothing of the bay's disk either. Two files, one sent alone and one in an archive.
+    // And into a bay: zeros use no space there either. Two files, one sent alone and one in an archive.
     fs::write(disk.path().join("tree/plain"), vec![0; 8 << 20]).unwrap();
     fs::remove_file(disk.path().join("tree/large")).unwrap();
     let _sent = daemon.bay(&["cp", &into("tree/plain"), "b:alone"]).ok();
     let _sent = daemon.bay(&["cp", &into("tree"), "b:back"]).ok();
     let used = daemon.sh("b", "stat -c '%s %b' alone back/plain").ok().text();
     assert_eq!(used, "8388608 0\n8388608 0");
-    // What would send zeros without end is refused.
+    // A copy that would send zeros without end is refused.
     daemon.bay(&["cp", &into("large"), "b:large"]).fails_with(ErrorCode::PathRefused);
     daemon.bay(&["cp", "b:huge", "b:copy"]).fails_with(ErrorCode::PathRefused);
 }
 
 #[test]
-fn res_hostdisk_a_length_that_no_file_here_can_have_is_refused_before_anything_is_written() {
+fn res_hostdisk_a_length_beyond_the_filesystems_limit_is_refused_before_any_write() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let scratch = Scratch::new();
@@ -100,7 +100,7 @@ fn res_hostdisk_a_length_that_no_file_here_can_have_is_refused_before_anything_i
 }
 
 #[test]
-fn res_hostdisk_what_does_not_fit_is_refused_and_the_disk_keeps_its_reserve() {
+fn res_hostdisk_a_copy_that_does_not_fit_is_refused_and_the_disk_keeps_its_reserve() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let scratch = Scratch::new();
@@ -111,7 +111,7 @@ fn res_hostdisk_what_does_not_fit_is_refused_and_the_disk_keeps_its_reserve() {
     assert!(ran.errors().contains("57.2 MiB") && ran.errors().contains("are kept free"), "{ran}");
     ran.fails_with(ErrorCode::NotEnough);
     assert_eq!(names(disk.path()), Vec::<String>::new(), "nothing was written");
-    // How much a directory holds is known when it has come; it ends before the disk is full.
+    // The size of a directory is unknown until it has arrived. The copy ends before the disk is full.
     let ran = daemon.bay(&["cp", "b:d", &into("d")]);
     assert!(ran.errors().contains("are kept free"), "{ran}");
     ran.fails_with(ErrorCode::NotEnough);
@@ -120,7 +120,7 @@ fn res_hostdisk_what_does_not_fit_is_refused_and_the_disk_keeps_its_reserve() {
     assert_eq!(fs::metadata(disk.path().join("d").join(&whole[0])).unwrap().len(), 20_000_000);
 }
 
-/// Passes bytes on between the CLI and the daemon, and nothing of an answer beyond so many bytes.
+/// Forwards bytes between the CLI and the daemon, but only this many bytes of a response.
 struct Slow {
     socket: PathBuf,
 }
@@ -151,7 +151,7 @@ fn answer(mut daemon: UnixStream, mut client: UnixStream, most: usize) {
         }
         passed += got;
         if passed > most {
-            // Neither more bytes nor an end: the connection stays as it is.
+            // Neither more bytes nor an end: the connection stays open.
             loop {
                 std::thread::park();
             }
@@ -159,7 +159,7 @@ fn answer(mut daemon: UnixStream, mut client: UnixStream, most: usize) {
     }
 }
 
-/// A copy that has received some of its file and receives no more.
+/// A copy that has received a part of its file and receives nothing more.
 fn stalled(daemon: &Daemon, slow: &Slow, source: &str, into: &Path, begun: impl Fn() -> bool) -> Child {
     let mut command =
         daemon.command(&["--socket", slow.socket.to_str().unwrap(), "--no-autostart", "cp", source]);
@@ -177,7 +177,7 @@ fn end(mut child: Child, signal: Signal) -> i32 {
 }
 
 #[test]
-fn res_hostdisk_a_copy_that_is_ended_leaves_nothing_of_itself() {
+fn res_hostdisk_an_interrupted_copy_leaves_no_partial_file() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let scratch = Scratch::new();
@@ -191,13 +191,13 @@ fn res_hostdisk_a_copy_that_is_ended_leaves_nothing_of_itself() {
         assert_eq!(end(child, signal), 128 + signal.as_raw());
         assert_eq!(names(&into), Vec::<String>::new(), "{signal:?}");
     }
-    // Of a tree the file that was under way goes.
+    // Of a tree, only the file in progress is deleted.
     let part = into.join("d/file");
     let child = stalled(&daemon, &slow, "b:d", &into, || part.metadata().is_ok_and(|part| part.len() > 0));
     assert_eq!(end(child, Signal::TERM), 128 + 15);
     assert_eq!(names(&into.join("d")), Vec::<String>::new());
     fs::remove_dir(into.join("d")).unwrap();
-    // Nobody can clean up after a SIGKILL but the next copy.
+    // After a SIGKILL, only the next copy can clean up.
     let child = stalled(&daemon, &slow, "b:d/file", &into, || left(&into));
     assert_eq!(end(child, Signal::KILL), 128 + 9);
     assert!(left(&into));

@@ -14,7 +14,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Clients that ask again and again, each time for something else, until they are told to stop.
+/// Clients that send requests until they are stopped, each for another path.
 const LOAD: &str = r#"
 import os, sys, threading, urllib.request
 done = [0] * 4
@@ -50,7 +50,7 @@ fn a_daemon_killed_under_load_has_every_request_on_record_that_an_origin_saw() {
         until("requests arrive", || (origin.seen.lines().len() > before + 20).then_some(()));
         pause(chance.moment(Duration::from_millis(200)));
         lab.daemon.kill_9();
-        // What was let out before may still arrive; nothing new does.
+        // Requests that already left may still arrive, but no new ones.
         let closed = origin.seen.lines().len();
         pause(Duration::from_millis(300));
         assert!(origin.seen.lines().len() <= closed + 4, "egress is closed while no daemon runs");
@@ -74,18 +74,18 @@ fn a_daemon_killed_under_load_has_every_request_on_record_that_an_origin_saw() {
     let _holds = lab.daemon.bay(&["audit", "verify"]).ok();
 }
 
-/// Room for the daemon's copy of the binary, its database and its logs.
+/// Size of a disk for the daemon's copy of the binary, its database and its logs.
 const DATA_MIB: u64 = 768;
 
 #[test]
-fn audit_full_on_a_full_disk_nothing_leaves_and_the_bay_is_told_why() {
+fn audit_full_on_a_full_disk_nothing_leaves_and_the_refusal_has_the_reason() {
     if !image::with_python() {
         return;
     }
     let disk = SmallDisk::mounted_at(&suite::fresh("m"), DATA_MIB);
     let lab = lab_with(Daemon::setup().data_at(disk.path().join("d")));
     let origin = lab.echo_for(&["b"]);
-    // The client runs before the disk is full: it needs no new exec, which would have to be written down.
+    // Start the client before the disk is full: a new exec could not be recorded.
     let client = r#"
 import os, sys, time, urllib.request, urllib.error
 while not os.path.exists("/tmp/stop"):
@@ -131,7 +131,7 @@ while not os.path.exists("/tmp/stop"):
 }
 
 #[test]
-fn a_policy_that_a_new_daemon_cannot_read_closes_the_way_and_says_so() {
+fn a_policy_that_a_new_daemon_cannot_parse_closes_egress_with_the_reason() {
     if !image::with_python() {
         return;
     }
@@ -164,7 +164,7 @@ fn a_policy_that_a_new_daemon_cannot_read_closes_the_way_and_says_so() {
 }
 
 #[test]
-fn without_the_daemons_key_bays_run_and_their_way_out_is_closed_on_record() {
+fn without_the_daemons_key_bays_run_and_their_egress_is_closed_on_record() {
     if !image::with_python() {
         return;
     }
@@ -194,7 +194,7 @@ fn without_the_daemons_key_bays_run_and_their_way_out_is_closed_on_record() {
     assert_eq!(lab.get("b", &origin.url("https", "/")).0, 200);
 }
 
-/// The most memory a process had so far, in MiB.
+/// The peak memory of a process so far, in MiB.
 fn peak_mib(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

@@ -1,7 +1,7 @@
 //! Attacks by root inside a bay on its egress, end to end: real bays, a real daemon, servers on loopback.
 //!
-//! `README.md` in this directory lists every attack with its tests, here and in the crates. [`readme_table`] compares that
-//! list with the source.
+//! `README.md` in this directory lists every attack with its tests, here and in the crates. [`readme_table`] compares
+//! that list with the source.
 
 mod addresses;
 mod api;

@@ -1,4 +1,4 @@
-//! Packets that a bay's root makes by hand, and what it does to its own network: nothing but the gateway is ever there.
+//! Packets that a bay's root crafts, and changes to its own network: it never reaches anything but the gateway.
 
 use std::net::{TcpListener, UdpSocket};
 
@@ -6,7 +6,7 @@ use bay_tests::image;
 use bay_tests::lab::{lab, lab_with};
 use serde_json::Value;
 
-/// Packets of many protocols, by sockets of every kind.
+/// Packets of many protocols, on sockets of every kind.
 const PACKETS: &str = r#"
 import socket, struct
 INET, INET6, RAW, DGRAM = socket.AF_INET, socket.AF_INET6, socket.SOCK_RAW, socket.SOCK_DGRAM
@@ -59,7 +59,7 @@ print("sent")
 "#;
 
 #[test]
-fn net_raw_packets_of_no_protocol_and_no_source_lead_anywhere_and_they_are_counted() {
+fn net_raw_packets_of_any_protocol_and_source_are_dropped_and_counted() {
     if !image::with_python() {
         return;
     }
@@ -68,7 +68,7 @@ fn net_raw_packets_of_no_protocol_and_no_source_lead_anywhere_and_they_are_count
     assert_eq!(lab.python("b", PACKETS, &[]).ok().text().trim(), "sent");
     let state = lab.daemon.rest("GET", "/v1/bays/b/egress", &Value::Null).json();
     let dropped = |what: &str| state["dropped"][what].as_u64().unwrap();
-    // The pieces are one datagram; 253 and 254 are unknown to every kernel, the others to most.
+    // The fragments are one datagram. No kernel knows protocols 253 and 254, and most do not know the others.
     assert!(dropped("udp") >= 15 && dropped("icmp") >= 2 && dropped("other") >= 2, "{state}");
     assert!(origin.seen.lines().is_empty());
     let strange = |body: &Value| body["port"] == 4321;
@@ -76,7 +76,7 @@ fn net_raw_packets_of_no_protocol_and_no_source_lead_anywhere_and_they_are_count
     assert_eq!(lab.get("b", &origin.url("https", "/after")).0, 200, "the bay's own way is unharmed");
 }
 
-/// Says that it is a router, gives addresses away, and denies the neighbour's.
+/// Claims to be a router, offers addresses, and denies the neighbour's.
 const ROUTER: &str = r#"
 import socket, struct
 raw = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
@@ -92,7 +92,7 @@ for target in ("ff02::1", "fd00:ba::1"):
 print("sent")
 "#;
 
-/// Everything that can be connected to on the gateway's side, with a question for the daemon's API.
+/// Every port on the gateway's side, tried with a request for the daemon's API.
 const DOORS: &str = r#"
 import socket, sys
 ports = [1, 22, 25, 53, 80, 111, 443, 2375, 3128, 5432, 6379, 8080, 65535, int(sys.argv[1])]
@@ -117,7 +117,7 @@ for host, scope in (("10.0.2.1", 0), ("fd00:ba::1", 0), ("fe80::ff:fe00:1", link
 "#;
 
 #[test]
-fn net_ipv6_and_net_lan_the_gateways_own_addresses_have_two_doors_and_believe_no_router() {
+fn net_ipv6_and_net_lan_the_gateways_addresses_have_two_ports_and_ignore_router_advertisements() {
     if !image::with_python() {
         return;
     }
@@ -137,7 +137,7 @@ fn net_ipv6_and_net_lan_the_gateways_own_addresses_have_two_doors_and_believe_no
             || line.contains("timed out");
         assert!(refused || (proxy && line.contains("HTTP/1.1 400")), "{line}");
     }
-    // Who is at the other end of the link is no question that a crowded table of neighbours could leave open.
+    // The gateway's link address is static, so that a full neighbour table cannot displace it.
     let known = lab.daemon.sh("b", "ip neigh show dev eth0").ok().text().to_lowercase();
     for gateway in ["10.0.2.1 ", "fd00:ba::1 "] {
         let line = known.lines().find(|line| line.starts_with(gateway));
@@ -148,7 +148,7 @@ fn net_ipv6_and_net_lan_the_gateways_own_addresses_have_two_doors_and_believe_no
     assert_eq!(lab.get("b", &origin.url("https", "/after")).0, 200);
 }
 
-/// What root can do to the links, addresses, routes and rules of its own namespace.
+/// Changes that root can make to the links, addresses, routes and rules of its own namespace.
 const DOINGS: &[&str] = &[
     "ip addr add 192.0.2.77/24 dev eth0; ip route replace default via 10.0.2.1 src 192.0.2.77",
     "ip addr add 2001:db8::77/64 dev eth0; ip -6 route replace default via fd00:ba::1 src 2001:db8::77",
@@ -167,7 +167,7 @@ const DOINGS: &[&str] = &[
     "ip link del eth0",
 ];
 
-/// Tries to reach somebody who listens on all addresses of the host.
+/// Tries to reach a server that listens on all addresses of the host.
 const REACH: &str = r#"
 import socket, sys
 for host in sys.argv[2:]:
@@ -187,26 +187,26 @@ print("tried")
 "#;
 
 #[test]
-fn net_nft_flush_whatever_root_does_to_its_network_it_reaches_nobody_but_its_gateway() {
+fn net_nft_flush_root_reaches_only_its_gateway_whatever_it_does_to_its_network() {
     if !image::with_python() {
         return;
     }
     let lab = lab();
     let origin = lab.echo_for(&["b", "other"]);
-    // Would notice whoever came.
+    // It would notice any connection.
     let canary = TcpListener::bind("0.0.0.0:0").unwrap();
     canary.set_nonblocking(true).unwrap();
     let port = canary.local_addr().unwrap().port().to_string();
     let mut hosts =
         vec!["127.9.9.9".to_owned(), "10.0.2.2".to_owned(), "10.0.2.9".to_owned(), "::1".to_owned()];
-    // No packet is sent for this: it asks which address would be used.
+    // Sends no packet: it only asks the kernel which source address would be used.
     let own = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
         socket.connect("192.0.2.1:9")?;
         socket.local_addr()
     });
     hosts.extend(own.ok().map(|own| own.ip().to_string()));
     for doing in DOINGS {
-        // Some of them a kernel or busybox refuses.
+        // A kernel or busybox may refuse some of them.
         let _done = lab.daemon.sh("b", doing);
         let mut args = vec![port.as_str()];
         args.extend(hosts.iter().map(String::as_str));

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Every attack that concerns the way out of a bay, its record, who is behind it, the daemon's doors, credentials, and what a
-/// person is shown.
+/// All attacks on a bay's egress, its record, its attribution, the daemon's doors, credentials, and what a person is
+/// shown.
 const ATTACKS: &[&str] = &[
     "NET-DNS-TUNNEL",
     "NET-DNS-DIRECT",
@@ -146,7 +146,7 @@ fn root() -> &'static Path {
 }
 
 #[test]
-fn every_attack_has_a_test_that_exists_or_a_reason_why_it_has_none() {
+fn every_attack_has_an_existing_test_or_a_reason_for_none() {
     let page = fs::read_to_string(root().join("tests/attacks/README.md")).unwrap();
     let mut rest: Vec<&str> = ATTACKS.to_vec();
     for line in page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| id ")) {

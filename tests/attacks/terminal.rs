@@ -1,9 +1,10 @@
-//! What a bay wrote, on the terminal of the person who reads it: colours, and nothing else that a terminal obeys.
+//! The text of a bay on the terminal of a person: it may set colours, and nothing else that a terminal obeys.
 
 use bay_tests::{CliRun, Daemon, until};
 use bay_text::invisible::misleads;
 
-/// Sets the clipboard and the title, clears the screen, colours, and hides text by every means there is, in a shell's printf.
+/// Sets the clipboard and the title, clears the screen, sets colours, and hides text in several ways, for a shell's
+/// printf.
 const EVIL: &str = r"\033]52;c;aGk=\007 \033]0;title\007 \033[2J\033[H \033[1;31mred \302\2332J \2332J \342\200\256rtl \342\201\240 evil\010\010\010\010good \033[8mconcealed rm -rf /\recho hello\n";
 
 fn write_evil(daemon: &Daemon, bay: &str) {
@@ -11,7 +12,7 @@ fn write_evil(daemon: &Daemon, bay: &str) {
     let _ran = daemon.bay(&["exec", bay, "--", "sh", "-c", &script]).ok();
 }
 
-/// The first thing in it that a terminal would do more with than show it, or colour what follows.
+/// The first sequence that a terminal would obey, apart from colours.
 fn obeyed(seen: &[u8]) -> Option<String> {
     let Ok(text) = std::str::from_utf8(seen) else { return Some("bytes that are not UTF-8".to_owned()) };
     let mut rest = text;
@@ -41,7 +42,7 @@ fn harmless(ran: &CliRun) -> String {
 }
 
 #[test]
-fn ui_output_no_terminal_obeys_what_was_kept_of_a_command_or_a_service() {
+fn ui_output_no_terminal_obeys_the_kept_output_of_a_command_or_a_service() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     daemon.empty_bay("c");
@@ -50,7 +51,7 @@ fn ui_output_no_terminal_obeys_what_was_kept_of_a_command_or_a_service() {
     let _added = daemon.bay(&["services", "add", "b", "web", "--", "sh", "-c", &script]).ok();
     let log = ["services", "logs", "b", "web"];
     until("the service to write", || daemon.bay(&log).ok().stdout.ends_with(b"hello\n").then_some(()));
-    // Where standard error has a progress bar, which moves the cursor for itself, only standard output is looked at.
+    // On standard error a progress bar moves the cursor legitimately, so only standard output is checked.
     let compare = format!(r#"compare b c --run "printf '{EVIL}'; printf '{EVIL}' >&2""#);
     for (line, shows) in [
         ("logs b 1", 2),
@@ -84,7 +85,7 @@ fn ui_output_no_terminal_obeys_what_was_kept_of_a_command_or_a_service() {
 }
 
 #[test]
-fn ui_output_is_exact_where_no_terminal_is_and_where_somebody_asks_for_it() {
+fn ui_output_is_exact_off_a_terminal_and_with_raw() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     write_evil(&daemon, "b");
@@ -106,7 +107,7 @@ fn ui_output_is_exact_where_no_terminal_is_and_where_somebody_asks_for_it() {
 }
 
 #[test]
-fn ui_output_a_sequence_in_many_pieces_is_seen_while_it_is_followed() {
+fn ui_output_a_sequence_in_many_pieces_is_filtered_while_following() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let script = "for part in '\\033' ']52;c' ';aGk=' '\\007' '\\033[' '31m' 'red' '\\342' '\\200' '\\256' '\\r' 'end'; do printf \"$part\"; sleep 0.05; done; until test -e /tmp/go; do sleep 0.05; done";
@@ -124,7 +125,7 @@ fn ui_output_a_sequence_in_many_pieces_is_seen_while_it_is_followed() {
 }
 
 #[test]
-fn ui_output_characters_that_nobody_sees_are_written_out_wherever_a_bay_can_put_them() {
+fn ui_output_invisible_characters_of_a_bay_are_escaped_everywhere() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     // A word joiner, a soft hyphen, tag characters that spell "rm", a variation selector.

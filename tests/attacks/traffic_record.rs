@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::Value;
 
-/// Asks for refused things over and over on one connection, and says how often it was refused.
+/// Sends refused requests on one connection, and prints how many were refused.
 const FLOOD: &str = r#"
 import socket, sys
 count, port = int(sys.argv[1]), int(sys.argv[2])
@@ -32,7 +32,7 @@ for number in range(count):
 print(refused)
 "#;
 
-/// Asks for names as tunnels do: long ones, of every type, thousands of them.
+/// Looks up names as DNS tunnels do: long ones, of every type, thousands of them.
 const NAMES: &str = r#"
 import os, socket, struct
 resolver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -60,7 +60,8 @@ for number in range(4000):
 print(sent)
 "#;
 
-/// Sends requests and resets each connection at once or within some milliseconds: before, while and after it is decided on.
+/// Sends requests and resets each connection immediately or within some milliseconds: before, during and after the
+/// decision.
 const RESET: &str = r#"
 import socket, struct, sys, time
 port, count = int(sys.argv[1]), int(sys.argv[2])
@@ -74,7 +75,7 @@ for number in range(count):
 "#;
 
 #[test]
-fn attr_reset_a_request_whose_client_resets_at_once_has_its_end_on_record() {
+fn attr_reset_a_request_whose_client_resets_immediately_has_its_end_on_record() {
     if !image::with_python() {
         return;
     }
@@ -105,7 +106,7 @@ fn attr_reset_a_request_whose_client_resets_at_once_has_its_end_on_record() {
     };
     until("every request that was let out to have its end", || (begun() == ends()).then_some(()));
     assert!(!begun().is_empty(), "none of them was let out");
-    // What is not known of a request is said to be unknown.
+    // Unknown facts about a request are reported as unknown.
     let told = lab.daemon.bay(&["egress", "hasty"]).ok().text();
     assert!(!told.contains(" lost "), "{told}");
     for line in told.lines().filter(|line| line.contains("GET http")) {
@@ -114,7 +115,7 @@ fn attr_reset_a_request_whose_client_resets_at_once_has_its_end_on_record() {
 }
 
 #[test]
-fn audit_drop_a_flood_is_added_up_whole_and_hides_neither_refusals_nor_other_bays() {
+fn audit_drop_a_flood_is_summed_completely_and_hides_neither_refusals_nor_other_bays() {
     if !image::with_python() {
         return;
     }
@@ -122,13 +123,13 @@ fn audit_drop_a_flood_is_added_up_whole_and_hides_neither_refusals_nor_other_bay
     let origin = lab.echo_for(&["loud", "quiet"]);
     let port = origin.port().to_string();
     let flood = 3000;
-    // Names first: what costs nothing must not use up the room for refusals.
+    // Names first: free lookups must not use up the space for refusals.
     let asked: u64 = lab.python("loud", NAMES, &[]).ok().text().trim().parse().unwrap();
     assert!(asked > 1000, "{asked}");
     let refused = lab.python("loud", FLOOD, &[&flood.to_string(), &port]).ok().text();
     assert_eq!(refused.trim(), flood.to_string(), "each is answered");
     assert_eq!(lab.get("quiet", &origin.url("https", "/quiet")).0, 200);
-    // The end of a bay's run ends its sums too.
+    // When a bay stops, its sums end too.
     let _stopped = lab.daemon.bay(&["stop", "loud"]).ok();
     let (told, sums) = (lab.record("loud", "egress.decided"), lab.record("loud", "egress.repeated"));
     let denied = told.iter().filter(|body| body["outcome"] == "deny").count() as u64;
@@ -145,7 +146,7 @@ fn audit_drop_a_flood_is_added_up_whole_and_hides_neither_refusals_nor_other_bay
     let _holds = lab.daemon.bay(&["audit", "verify"]).ok();
 }
 
-/// Asks for three thousand names that nobody has, each until it is answered, and prints how each answer was.
+/// Looks up three thousand missing names, each until it is answered, and prints the answers.
 const UNIQUE_NAMES: &str = r#"
 import collections, os, socket, struct
 resolver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -166,11 +167,11 @@ for number in range(3000):
 print(codes[0], codes[5], sum(codes.values()))
 "#;
 
-/// New names that a bay may ask for in a minute.
+/// New names that a bay may look up in a minute.
 const NEW_NAMES_A_MINUTE: usize = 600;
 
 #[test]
-fn audit_dns_names_beyond_a_rate_are_refused_and_counted_and_not_written_down() {
+fn audit_dns_names_beyond_a_rate_are_refused_and_counted_but_not_recorded() {
     if !image::with_python() {
         return;
     }
@@ -181,9 +182,9 @@ fn audit_dns_names_beyond_a_rate_are_refused_and_counted_and_not_written_down() 
     let codes: Vec<usize> = text.split_whitespace().map(|count| count.parse().unwrap()).collect();
     let [answered, refused, all] = codes[..] else { panic!("{text}") };
     assert_eq!((answered + refused, all), (3000, 3000), "answered or refused: {text}");
-    // A minute may end while they are asked, and another begin.
+    // A minute may end meanwhile, and another begin.
     assert!(answered <= 2 * NEW_NAMES_A_MINUTE, "{text}");
-    // What it knows, and what others ask for, is answered meanwhile.
+    // Known names, and the names of other bays, are answered meanwhile.
     assert_eq!(lab.get("loud", &origin.url("https", "/known")).0, 200);
     assert_eq!(lab.get("quiet", &origin.url("https", "/quiet")).0, 200);
     let _stopped = lab.daemon.bay(&["stop", "loud"]).ok();
@@ -198,7 +199,7 @@ fn audit_dns_names_beyond_a_rate_are_refused_and_counted_and_not_written_down() 
     assert!(told < 30, "one name is told of each window of a flood, not {told}");
 }
 
-/// Sends five bytes to each of so many hosts `hN.SUFFIX`, and prints how many answered with the status.
+/// Sends five bytes to each of this many hosts `hN.SUFFIX`, and prints how many answered with the status.
 const MANY_HOSTS: &str = r#"
 import socket, sys
 count, suffix, port, wanted = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4].encode()
@@ -213,8 +214,8 @@ for number in range(count):
 print(answered)
 "#;
 
-/// More hosts than refusals have events or sums of their own for, in a window. Together they are fewer than the names that
-/// a bay may ask for in a minute.
+/// More hosts than there are events or separate sums for refusals in a window. Together they are fewer than the names
+/// that a bay may look up in a minute.
 const NOISE_HOSTS: usize = 320;
 const REACHED_HOSTS: usize = 260;
 
@@ -244,7 +245,7 @@ fn audit_noise_hosts_hide_no_host_that_was_reached_and_sums_state_how_many_they_
     send(REACHED_HOSTS, "reached.test", "200");
     let _stopped = lab.daemon.bay(&["stop", "loud"]).ok();
 
-    // Each host that was reached is on record by its name, and so is what was sent to it.
+    // Each host that was reached is on record by its name, with the bytes sent to it.
     let decided = lab.record("loud", "egress.decided");
     let host_of = |body: &Value| body["host"].as_str().unwrap().to_owned();
     let with = |outcome: &str| -> BTreeSet<String> {
@@ -254,7 +255,7 @@ fn audit_noise_hosts_hide_no_host_that_was_reached_and_sums_state_how_many_they_
     let ended = lab.record("loud", "egress.ended");
     assert_eq!(ended.iter().filter(|body| body["sent"] == 5).count(), REACHED_HOSTS);
 
-    // Of hosts that were refused a sum names some, and states how many there were.
+    // A sum of refused hosts names some, and states how many there were.
     let sums = lab.record("loud", "egress.repeated");
     let of_denials = || sums.iter().filter(|sum| sum["what"] == "deny");
     let mut named = with("deny");
@@ -279,7 +280,7 @@ fn audit_noise_hosts_hide_no_host_that_was_reached_and_sums_state_how_many_they_
     assert!(told.contains(" different names, "), "{told}");
 }
 
-/// A request that tells lies about itself in every place it has.
+/// A request that contains false statements in every part.
 const LIES: &str = r#"
 import sys, urllib.request
 request = urllib.request.Request(sys.argv[1], headers={
@@ -295,7 +296,7 @@ fn audit_inject_no_request_and_no_command_line_forges_or_hides_a_record() {
     }
     let lab = lab();
     let origin = lab.echo_for(&["b", "other"]);
-    // As long as a command line is told, and six times that where it is written down.
+    // As long as a command line may be in a view, and six times that in the record.
     let odd = "\u{1}".repeat(8000);
     let url = origin.url("https", "/%7B%22outcome%22:%22deny%22%7D");
     assert_eq!(lab.python("b", LIES, &[&url, &odd]).ok().text().trim(), "200");
@@ -314,7 +315,7 @@ fn audit_inject_no_request_and_no_command_line_forges_or_hides_a_record() {
         assert!(request.starts_with(&format!("GET https://{host}:{}/", origin.port())), "{request}");
         assert!(!request.contains(['\n', '\u{1b}']), "{request:?}");
     }
-    // Each bay's traffic is that of its own execs.
+    // Each bay's traffic belongs to its own execs.
     for bay in ["b", "other"] {
         let execs: BTreeSet<String> = lab
             .record(bay, "exec.start")
@@ -326,13 +327,13 @@ fn audit_inject_no_request_and_no_command_line_forges_or_hides_a_record() {
             assert!(execs.contains(by), "{by} is no exec of {bay}: {execs:?}");
         }
     }
-    // A bay asks neither for the record nor for more of it.
+    // A bay can neither read the record nor extend it.
     let reached = lab.daemon.sh("b", "ls /.bay; cat /proc/mounts").ok().text();
     assert!(!reached.contains("ledger") && !reached.contains("events"), "{reached}");
     let _holds = lab.daemon.bay(&["audit", "verify"]).ok();
 }
 
-/// Holds as many connections as it can get, until it is told to let go.
+/// Holds as many connections as it can get, until it is told to close them.
 const CROWD: &str = r#"
 import os, resource, select, socket, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
@@ -358,7 +359,7 @@ while not os.path.exists("/tmp/let-go"):
 "#;
 
 #[test]
-fn res_conntrack_a_bay_with_all_its_connections_open_stands_in_nobodys_way() {
+fn res_conntrack_a_bay_with_all_its_connections_open_blocks_nobody() {
     if !image::with_python() {
         return;
     }

@@ -1,6 +1,6 @@
-//! Archives as no honest program would write them.
+//! Archives that no honest program would write.
 
-/// One member of a tar archive with these very names: libraries refuse to write the hostile ones. `kind` is the type
+/// One member of a tar archive with exactly these names: libraries refuse to write hostile ones. `kind` is the type
 /// flag: `0` a file, `1` a hard link, `2` a symlink, `3` and `4` devices, `5` a directory.
 #[must_use]
 pub fn member(name: &str, kind: u8, link: &str, content: &[u8]) -> Vec<u8> {

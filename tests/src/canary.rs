@@ -1,4 +1,4 @@
-//! The value of a secret, and looking for it everywhere it must never be.
+//! The value of a secret, and the search for it in all places where it must never be.
 
 use std::fs;
 use std::path::Path;
@@ -13,20 +13,19 @@ use crate::origin::text;
 use crate::test_servers::Origin;
 use crate::until;
 
-/// The value. Nobody but the origins that it is for may ever see it.
+/// The value. Only the origins of the secret may ever receive it.
 pub const CANARY: &str = "ghp_CANARYx9XqLm2Zt7RbW4KcVd8PnJ6sYhG3eFa";
 
-/// Sets it as a secret.
+/// Sets a secret with the value.
 pub fn set(lab: &Lab, name: &str, more: &[&str]) -> CliRun {
     let mut line = vec!["secret", "set", name, "-"];
     line.extend(more);
     lab.daemon.bay_with_input(&line, format!("{CANARY}\n").as_bytes())
 }
 
-/// What an origin was sent as credentials.
+/// The credentials that an origin received.
 ///
-/// # Panics
-/// When one is no text.
+/// # Panics If a header is not text.
 #[must_use]
 pub fn credentials(origin: &Origin) -> Vec<String> {
     let requests = origin.seen.requests.lock().unwrap();
@@ -34,18 +33,18 @@ pub fn credentials(origin: &Origin) -> Vec<String> {
     all.map(|value| value.to_str().unwrap().to_owned()).collect()
 }
 
-/// Files below a directory that have the value in them.
+/// Files below a directory that contain the value.
 pub fn files_with_canary(dir: &Path, found: &mut Vec<String>) {
     files_with(dir, CANARY, found);
 }
 
-/// The same for anything else.
+/// Files below a directory that contain this text.
 pub fn files_with(dir: &Path, wanted: &str, found: &mut Vec<String>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
         let Ok(about) = fs::symlink_metadata(&path) else { continue };
         if about.is_dir() {
-            // The pool is looked at by itself.
+            // The pool is searched separately.
             if path.file_name().is_none_or(|name| name != "pool") {
                 files_with(&path, wanted, found);
             }
@@ -58,10 +57,9 @@ pub fn files_with(dir: &Path, wanted: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Sees that the value is nowhere in the bay.
+/// Asserts that the value is nowhere in the bay.
 ///
-/// # Panics
-/// When it is.
+/// # Panics If it is.
 pub fn bay_is_clean(lab: &Lab, bay: &str) {
     let look = format!(
         "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c '{0}[x]' ; \
@@ -73,10 +71,9 @@ pub fn bay_is_clean(lab: &Lab, bay: &str) {
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
-/// Sees that the value is nowhere that anybody is told anything.
+/// Asserts that no output for people or programs contains the value.
 ///
-/// # Panics
-/// When it is.
+/// # Panics If one does.
 pub fn everybody_is_clean(lab: &Lab, bay: &str) {
     let mut found = Vec::new();
     files_with_canary(&lab.daemon.data_dir, &mut found);
@@ -101,10 +98,10 @@ pub fn everybody_is_clean(lab: &Lab, bay: &str) {
     }
 }
 
-/// Says what the variable is.
+/// Prints the variable.
 pub const TOKEN: &str = "test -n \"$TOKEN\" && echo \"$TOKEN\"";
 
-/// Sends one request as a program in the bay would, with `{}` in a header for the variable TOKEN.
+/// Sends one request as a program in the bay would, with the variable TOKEN in place of `{}` in a header.
 pub const SEND: &str = r#"
 import json, os, sys, urllib.request, urllib.error
 wanted = json.loads(sys.argv[1])
@@ -121,7 +118,7 @@ except urllib.error.HTTPError as refused:
 print(json.dumps({"status": answer.status, "headers": dict(answer.headers), "body": answer.read().decode("latin1")}))
 "#;
 
-/// A server that says what it was sent: in the body, in headers, everywhere.
+/// A server that returns the request: in the body, in headers, everywhere.
 pub fn reflecting(lab: &Lab, name: &'static str) -> Origin {
     lab.servers.https(name, |request: Request<Incoming>| async move {
         let said = format!("{} {} {:?}", request.method(), request.uri(), request.headers());
@@ -150,7 +147,7 @@ pub fn sentinel(lab: &Lab, bay: &str) -> String {
     lab.daemon.sh(bay, TOKEN).ok().text()
 }
 
-/// The secret for everything at the origin below `/api`.
+/// The use of the secret for every path at the origin below `/api`.
 pub fn for_api(origin: &Origin) -> String {
     format!("GET,POST {}:{}/api/** as bearer", origin.name, origin.port())
 }
@@ -159,7 +156,7 @@ pub fn everything(origin: &Origin) -> String {
     origin.allowed("method = \"*\"\nscheme = [\"https\", \"http\"]")
 }
 
-/// The sentinel of the variable TOKEN, once the bay has it.
+/// The sentinel in the variable TOKEN, once the bay has it.
 #[must_use]
 pub fn once_there(lab: &Lab, bay: &str) -> String {
     until("the sentinel in the environment", || {

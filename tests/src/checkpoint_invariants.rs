@@ -17,14 +17,14 @@ const WHOLE: &str = "memory/memory.json";
 /// The checkpoints of a bay as the daemon lists them.
 ///
 /// # Panics
-/// When it does not answer with a list.
+/// If it does not answer with a list.
 #[must_use]
 pub fn checkpoints(daemon: &Daemon, bay: &str) -> Vec<Value> {
     let answer = daemon.rest("GET", &format!("/v1/bays/{bay}/checkpoints"), &Value::Null).json();
     answer.as_array().unwrap_or_else(|| panic!("{answer}")).clone()
 }
 
-/// Where the files of a bay's checkpoints are.
+/// The directory with the files of a bay's checkpoints.
 #[must_use]
 pub fn checkpoint_files(daemon: &Daemon, bay: &str) -> PathBuf {
     let id = daemon.show(bay)["id"].as_str().unwrap_or_default().to_owned();
@@ -34,7 +34,7 @@ pub fn checkpoint_files(daemon: &Daemon, bay: &str) -> PathBuf {
 /// The directory of one checkpoint that holds `root` and `workspace`.
 ///
 /// # Panics
-/// When it is listed and has no files.
+/// If it is listed and has no files.
 #[must_use]
 pub fn files_at(files: &Path, name: &str) -> PathBuf {
     let places = ["shown", "older"].map(|place| files.join(place).join(name));

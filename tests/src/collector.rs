@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::until;
 
-/// It takes every request and keeps its spans.
+/// Accepts every request and keeps its spans.
 #[derive(Debug)]
 pub struct Collector {
     pub url: String,
@@ -17,14 +17,14 @@ pub struct Collector {
 
 impl Collector {
     /// # Panics
-    /// When it cannot listen.
+    /// If it cannot listen.
     #[must_use]
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let spans = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&spans);
-        // Ends with the test's process.
+        // The thread ends with the test's process.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 if let Some(body) = take(stream) {
@@ -36,10 +36,9 @@ impl Collector {
         Self { url, spans }
     }
 
-    /// The span with this name, once it came.
+    /// The span with this name, once it arrived.
     ///
-    /// # Panics
-    /// When it does not come.
+    /// # Panics If it does not arrive.
     #[must_use]
     pub fn span(&self, name: &str) -> Value {
         until(&format!("a span {name}"), || {

@@ -102,7 +102,7 @@ pub fn word_in_files(daemon: &Daemon, bay: &str) -> String {
 
 fn look(daemon: &Daemon, bay: &str, word: &str) -> Option<String> {
     let args = ["exec", bay, "--", "sh", "-c", LOOK, "look", word];
-    // A bay that has just begun may not take commands yet.
+    // A bay that has just begun may not accept commands yet.
     let said = within(crate::wait::PATIENCE, || {
         let ran = daemon.bay(&args);
         (ran.code == 0).then(|| ran.text())

@@ -1,7 +1,7 @@
-//! A daemon of one test's own, with its own data directory and its own corner of the pool.
+//! A daemon for one test, with its own data directory and its own corner of the pool.
 //!
-//! Dropping it removes its bays through the product (`bay rm`), stops it by its process id and then looks for anything
-//! left on the host. A test that passed fails here if there is a leak; a test that failed is only cleaned up after.
+//! Dropping it removes its bays with `bay rm`, stops the daemon by its process id, and then checks the host for
+//! leftovers. A leak fails a test that passed; after a test that failed, leftovers are only removed.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -22,7 +22,7 @@ use crate::rest::{self, Answer};
 use crate::wait::{PATIENCE, pause, until, within};
 use crate::{SMALL, image, suite};
 
-/// How a daemon is set up.
+/// The setup of a daemon.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
     own_pool_mib: Option<u64>,
@@ -36,14 +36,14 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// A pool of the test's own, of this size, instead of the shared one.
+    /// Uses a separate pool of this size instead of the shared one.
     #[must_use]
     pub fn own_pool(mut self, mib: u64) -> Self {
         self.own_pool_mib = Some(mib);
         self
     }
 
-    /// A pool of the test's own in this very place.
+    /// Uses a separate pool at this path.
     #[must_use]
     pub fn pool_at(mut self, path: PathBuf, mib: u64) -> Self {
         self.own_pool_mib = Some(mib);
@@ -51,35 +51,35 @@ impl Setup {
         self
     }
 
-    /// A data directory in this very place.
+    /// Uses a data directory at this path.
     #[must_use]
     pub fn data_at(mut self, path: PathBuf) -> Self {
         self.data_dir = Some(path);
         self
     }
 
-    /// An argument of `bay serve` beyond the usual.
+    /// Adds an argument of `bay serve`.
     #[must_use]
     pub fn argument(mut self, argument: &str) -> Self {
         self.arguments.push(argument.to_owned());
         self
     }
 
-    /// A variable in the daemon's environment.
+    /// Adds a variable to the daemon's environment.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Another executable than the one under test, until [`Daemon::upgrade`].
+    /// Uses another executable than the one under test, until [`Daemon::upgrade`].
     #[must_use]
     pub fn binary(mut self, path: &Path) -> Self {
         self.binary = Some(path.to_owned());
         self
     }
 
-    /// The directory that the daemon is started in.
+    /// Sets the directory in which the daemon is started.
     #[must_use]
     pub fn directory(mut self, path: &Path) -> Self {
         self.directory = Some(path.to_owned());
@@ -105,7 +105,7 @@ impl Setup {
         daemon
     }
 
-    /// Prepares the daemon's directory and starts nothing.
+    /// Prepares the daemon's directory without starting it.
     #[must_use]
     pub fn unstarted(self) -> Daemon {
         let data_dir = self.data_dir.unwrap_or_else(|| suite::fresh("d"));
@@ -142,7 +142,7 @@ pub struct Daemon {
     pub data_dir: PathBuf,
     pub pool: PathBuf,
     own_pool: bool,
-    /// The pool is on a disk that the test made: what is left free on it is a part of the test.
+    /// The pool is on a disk that the test made, whose free space the test controls.
     own_disk: bool,
     pool_mib: u64,
     binary: PathBuf,
@@ -170,10 +170,9 @@ impl Daemon {
         self.data_dir.join("bay.sock")
     }
 
-    /// The id the daemon gave itself: its cgroups and its corner carry it.
+    /// The daemon's id, which is part of the names of its cgroups and its corner.
     ///
-    /// # Panics
-    /// When it has none yet.
+    /// # Panics If it has none yet.
     #[must_use]
     pub fn id(&self) -> &str {
         self.id.as_deref().expect("the daemon has started once")
@@ -182,13 +181,13 @@ impl Daemon {
     /// The daemon's process id.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If it does not run.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("the daemon runs").id()
     }
 
-    /// `bay serve` as this fixture runs it.
+    /// The command `bay serve` as this fixture runs it.
     #[must_use]
     pub fn serve(&self) -> Command {
         let mut command = self.plain(&self.binary);
@@ -211,7 +210,7 @@ impl Daemon {
         if !self.own_disk {
             command.env("BAY_DISK_RESERVE_MIB", suite::DISK_RESERVE_MIB.to_string());
         }
-        // A daemon that a test killed stays dead until the test says otherwise.
+        // A daemon that a test killed must not be started again by the CLI.
         command.env("BAY_NO_AUTOSTART", "1");
         command.stdin(Stdio::null());
         command
@@ -219,8 +218,7 @@ impl Daemon {
 
     /// Starts the daemon again after a kill, and waits until it answers.
     ///
-    /// # Panics
-    /// When it does not; shows its log.
+    /// # Panics If it does not answer; shows its log.
     pub fn launch(&mut self) {
         assert!(self.child.is_none(), "the daemon runs already");
         let mut child = self.spawn_serve();
@@ -250,7 +248,7 @@ impl Daemon {
         command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()))
     }
 
-    /// Starts it without waiting: for tests of daemons that are killed before they are ready.
+    /// Starts it without waiting, for tests of daemons that are killed before they are ready.
     pub fn launch_blindly(&mut self) {
         assert!(self.child.is_none(), "the daemon runs already");
         self.child = Some(self.spawn_serve());
@@ -261,14 +259,14 @@ impl Daemon {
         (answer.status == 200).then(|| answer.json())
     }
 
-    /// Everything the daemon has logged.
+    /// The daemon's log.
     #[must_use]
     pub fn log(&self) -> String {
         let read = |name: &str| fs::read_to_string(self.data_dir.join(name)).unwrap_or_default();
         format!("{}{}", read("serve.log"), read("daemon.log"))
     }
 
-    /// `kill -9` of the daemon; bays go on.
+    /// Kills the daemon with `kill -9`. Bays keep running.
     pub fn kill_9(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -276,10 +274,9 @@ impl Daemon {
         }
     }
 
-    /// Sends the daemon a signal that ends it, and says how it ended; bays go on.
+    /// Ends the daemon with a signal, and returns its exit status. Bays keep running.
     ///
-    /// # Panics
-    /// When it does not run, or does not end.
+    /// # Panics If it does not run, or does not end.
     pub fn end_by(&mut self, signal: rustix::process::Signal) -> ExitStatus {
         let mut child = self.child.take().expect("the daemon runs");
         let pid = rustix::process::Pid::from_child(&child);
@@ -287,7 +284,7 @@ impl Daemon {
         until("the daemon to end by a signal", || child.try_wait().unwrap())
     }
 
-    /// Asks the daemon to end, and waits for that; bays go on.
+    /// Asks the daemon to end, and waits for that. Bays keep running.
     pub fn terminate(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         if let Some(pid) = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap_or(0)) {
@@ -299,29 +296,29 @@ impl Daemon {
         }
     }
 
-    /// `kill -9`, then a new daemon on the same directory.
+    /// Kills the daemon with `kill -9`, then starts a new one on the same directory.
     pub fn restart(&mut self) {
         self.kill_9();
         self.launch();
     }
 
-    /// Replaces the executable by another copy of it and starts that: an upgrade under running bays.
+    /// Replaces the executable by another copy and starts that: an upgrade under running bays.
     pub fn upgrade(&mut self) {
         let copy = self.data_dir.join("bay-copy");
         fs::copy(suite::binary(), &copy).unwrap();
-        // A daemon of another version has other bytes; one more at the end changes nothing but the hash.
+        // Another version has other bytes. An additional byte at the end changes only the hash.
         File::options().append(true).open(&copy).unwrap().write_all(b"\n").unwrap();
         self.kill_9();
         self.binary = copy;
         self.launch();
     }
 
-    /// Sets what the next start of the daemon has in its environment beyond the usual.
+    /// Sets additional environment variables for the next start of the daemon.
     pub fn set_environment(&mut self, environment: &[(&str, &str)]) {
         self.environment = environment.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
     }
 
-    /// The CLI, not yet run.
+    /// The command that runs the CLI.
     #[must_use]
     pub fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
         let mut command = self.plain(&self.binary);
@@ -334,7 +331,7 @@ impl Daemon {
         self.finish(args, self.command(args))
     }
 
-    /// Runs the CLI with something on its standard input.
+    /// Runs the CLI with this standard input.
     pub fn bay_with_input<S: AsRef<OsStr>>(&self, args: &[S], input: &[u8]) -> CliRun {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -348,7 +345,7 @@ impl Daemon {
         CliRun::new(line(args), output)
     }
 
-    /// Runs the CLI on a terminal of 100 columns and 40 rows, typing `keys` into it line by line.
+    /// Runs the CLI on a terminal of 100 columns and 40 rows, and types `keys` into it line by line.
     pub fn on_a_terminal(&self, line: &str, keys: &str) -> CliRun {
         let mut command = Command::new("script");
         command.env_clear();
@@ -366,7 +363,7 @@ impl Daemon {
         let mut child = command.spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         for key in keys.split_inclusive('\n') {
-            // A person types; `script` would pass a Ctrl-C on before the line ahead of it was even read.
+            // Type slowly, as a person does: `script` would forward a Ctrl-C before the previous line was read.
             pause(Duration::from_millis(300));
             let _ = stdin.write_all(key.as_bytes());
         }
@@ -390,7 +387,7 @@ impl Daemon {
         }
     }
 
-    /// Executes a statement on the database behind the daemon's back, for errors that nothing else can cause.
+    /// Executes a statement on the daemon's database directly, for faults that nothing else can cause.
     pub fn sql(&self, statement: &str) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -401,7 +398,7 @@ impl Daemon {
         });
     }
 
-    /// Has every insertion of such a row into a table of the database fail, until [`Daemon::allow_inserts`].
+    /// Makes every insertion of such a row into a table of the database fail, until [`Daemon::allow_inserts`].
     pub fn break_inserts(&self, table: &str, when: &str) {
         self.sql(&format!(
             "CREATE TRIGGER broken BEFORE INSERT ON {table} WHEN {when} \
@@ -413,7 +410,7 @@ impl Daemon {
         self.sql("DROP TRIGGER broken");
     }
 
-    /// The bodies of the events of one kind, oldest first, among the first of the record of a bay.
+    /// The bodies of a bay's events of one kind, oldest first, among the first of its record.
     #[must_use]
     pub fn events(&self, bay: &str, kind: &str) -> Vec<Value> {
         let all = self.rest("GET", &format!("/v1/events?bay={bay}&since=0"), &Value::Null).json();
@@ -426,12 +423,12 @@ impl Daemon {
         self.bay_from(name, SMALL)
     }
 
-    /// A bay on an image that was imported, with an empty workspace.
+    /// A bay on an imported image, with an empty workspace.
     pub fn bay_from(&self, name: &str, image: &str) -> Value {
         self.make(&serde_json::json!({ "name": name, "source": { "kind": "empty" }, "image": image }))
     }
 
-    /// A bay as it is asked for, once it runs.
+    /// A bay with this request body, once it runs.
     pub(crate) fn make(&self, body: &Value) -> Value {
         let answer = self.rest("POST", "/v1/bays", body);
         let text = String::from_utf8_lossy(&answer.body).into_owned();
@@ -471,7 +468,7 @@ impl Daemon {
         })
     }
 
-    /// PID 1 of a running bay, as the host sees it.
+    /// The host's process id of PID 1 of a running bay.
     #[track_caller]
     #[must_use]
     pub fn host_pid(&self, bay: &str) -> i32 {
@@ -483,10 +480,10 @@ impl Daemon {
         self.import(&image::small(), SMALL);
     }
 
-    /// Imports a directory as an image, unless one of that name is there.
+    /// Imports a directory as an image, unless there is one of that name.
     pub fn import(&self, directory: &Path, name: &str) {
         let source = format!("dir:{}", directory.display());
-        // Images are shared by the daemons of a pool: one import is enough for all, and two at once are one too many.
+        // The daemons of a pool share images: one import is enough for all, and only one may run at a time.
         let _alone = (!self.own_pool).then(|| suite::lock("import"));
         let known = self.bay(&["images", "ls", "--json"]).ok().json();
         let known = known.as_array().is_some_and(|all| all.iter().any(|image| image["name"] == name));
@@ -495,7 +492,7 @@ impl Daemon {
         }
     }
 
-    /// Everything of this daemon that is on the host now and belongs to no bay in `bay ls`.
+    /// Everything of this daemon on the host that belongs to no bay in `bay ls`.
     #[must_use]
     pub fn orphans(&self) -> Vec<Leak> {
         let bays = self.list();
@@ -523,7 +520,7 @@ impl Daemon {
         found
     }
 
-    /// Removes every bay through the product. Returns the first failure.
+    /// Removes every bay with `bay rm`. Returns the first failure.
     fn remove_bays(&self) -> Result<(), String> {
         let list = self.bay(&["ls", "--json"]);
         if list.code != 0 {
@@ -544,7 +541,7 @@ impl Daemon {
         self.stop_started_by_cli();
     }
 
-    /// Ends daemons on this data directory that are not this fixture's child: the CLI starts one when it finds none.
+    /// Ends daemons on this data directory that are not this fixture's child: the CLI starts one if it finds none.
     pub fn stop_started_by_cli(&self) {
         let left = leaks::processes(&self.data_dir, &BTreeSet::new());
         let child = self.child.as_ref().map(|child| i64::from(child.id()));
@@ -552,7 +549,7 @@ impl Daemon {
         leaks::end_processes(&left.into_iter().filter(serving).collect::<Vec<_>>());
     }
 
-    /// Ends everything of this daemon and its bays at once, as a power cut would, and unmounts a pool of its own.
+    /// Kills the daemon and all processes of its bays, as a power cut would, and unmounts a separate pool.
     pub fn pull_the_plug(&mut self) {
         self.kill_9();
         let daemons = BTreeSet::from([self.id().to_owned()]);
@@ -572,7 +569,7 @@ impl Drop for Daemon {
         }
         if suite::keeping() && !passed {
             println!("BAY_KEEP is set: {} was left as it is", self.data_dir.display());
-            // The daemon stays; it is the person's now.
+            // Leave the daemon running for the person.
             std::mem::forget(self.child.take());
             return;
         }

@@ -12,9 +12,9 @@ use crate::image;
 use crate::suite::{self, Lack};
 use crate::wait::within;
 
-/// Whoever runs a database must not be root.
+/// A database server must not run as root.
 const NOBODY: u32 = 65534;
-/// How long a test waits for it.
+/// How long a test waits for the server.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A database server with one user, `app`, and a database of the same name.
@@ -38,11 +38,10 @@ impl Drop for Database {
 }
 
 impl Database {
-    /// With a certificate and its key, if it is to offer TLS. Nothing where there is no PostgreSQL; the test is counted as
-    /// skipped then.
+    /// Starts it, with TLS if it gets a certificate and its key. `None` if there is no PostgreSQL; the test then counts
+    /// as skipped.
     ///
-    /// # Panics
-    /// When it does not start.
+    /// # Panics If it does not start.
     pub fn start(tls: Option<(String, String)>, password: &str) -> Option<Self> {
         let Some(home) = image::postgres_home() else {
             suite::skip(Lack::Installable, "there is no PostgreSQL below /usr/lib/postgresql");
@@ -69,7 +68,7 @@ impl Database {
             .output()
             .unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        // The method `md5` takes whatever the password was made for.
+        // The method `md5` works with every stored form of the password.
         let hba = "local all admin trust\nhost all older all password\nhost all all all md5\nhost replication all all md5\n";
         fs::write(data.join("pg_hba.conf"), hba).unwrap();
         let port =
@@ -110,31 +109,29 @@ impl Database {
         Some(database)
     }
 
-    /// Where it listens.
+    /// Its address.
     #[must_use]
     pub fn place(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Where its files are.
+    /// The directory of its files.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A program that came with it.
+    /// A program of the same installation.
     #[must_use]
     pub fn program(&self, name: &str) -> PathBuf {
         self.home.join("bin").join(name)
     }
 
-    /// As the administrator, over its own socket.
+    /// Runs a statement as the administrator, over the server's own socket.
     ///
-    /// # Errors
-    /// What its client says.
+    /// # Errors The client's error message.
     ///
-    /// # Panics
-    /// When there is no client.
+    /// # Panics If there is no client.
     pub fn admin(&self, sql: &str) -> Result<String, String> {
         let ran = Command::new(self.home.join("bin/psql"))
             .env_clear()

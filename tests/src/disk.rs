@@ -1,5 +1,5 @@
-//! A small filesystem of a test's own, so that the disk below a pool or a data directory can be full or read-only without
-//! touching the machine's.
+//! A small filesystem for one test. The disk below a pool or a data directory can be full or read-only without
+//! affecting the machine's own.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,13 +10,13 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::leaks;
 
-/// Mounted while it lives. Drop the daemon that uses it first.
+/// Mounted while this value lives. Drop the daemon that uses it first.
 #[derive(Debug)]
 pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     /// # Panics
-    /// When it cannot be mounted.
+    /// If it cannot be mounted.
     #[must_use]
     pub fn mounted_at(path: &Path, mib: u64) -> Self {
         fs::create_dir_all(path).unwrap();
@@ -30,10 +30,9 @@ impl SmallDisk {
         &self.0
     }
 
-    /// Takes all the room there is; removing the returned file gives it back.
+    /// Fills all free space. Delete the returned file to free it.
     ///
-    /// # Panics
-    /// When writing fails for another reason than want of room.
+    /// # Panics If writing fails for another reason than a full disk.
     #[must_use]
     pub fn fill(&self) -> PathBuf {
         let path = self.0.join("fill");
@@ -59,10 +58,9 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Changes a mount a test made to `ro` or `rw`.
+/// Remounts a mount of the test as `ro` or `rw`.
 ///
-/// # Panics
-/// When the kernel refuses.
+/// # Panics If the kernel refuses.
 pub fn remount(point: &Path, how: &str) {
     let done = Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(point).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));

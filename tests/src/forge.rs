@@ -1,4 +1,4 @@
-//! A forge that is reached by SSH: repositories, a host key, and one key that may log in.
+//! A server of git repositories over SSH, with a host key and one key that may log in.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,20 +13,20 @@ use russh::{Channel, ChannelId, ChannelMsg};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
-/// What the forge was asked for.
+/// The requests that the forge received.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Asked {
     /// Whole command lines.
     pub commands: Vec<String>,
     /// Users, once for each login with the right key.
     pub users: Vec<String>,
-    /// Connections that were made, whatever came of them.
+    /// All connections, successful or not.
     pub connections: usize,
     /// `NAME=VALUE` of each variable that was sent.
     pub variables: Vec<String>,
 }
 
-/// Its files lie in a directory: `key` and `key.pub` of the operator, `host` and `host.pub` of the server, repositories
+/// Its directory contains the operator's `key` and `key.pub`, the server's `host` and `host.pub`, and repositories
 /// below `repos`.
 #[derive(Debug, Clone)]
 pub struct SshForge {
@@ -39,10 +39,9 @@ fn run(command: &mut Command) {
     assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// A fresh pair of keys, as `ssh-keygen` makes it.
+/// Makes a new key pair with `ssh-keygen`.
 ///
-/// # Panics
-/// When it cannot be made.
+/// # Panics If it cannot be made.
 pub fn make_key(path: &Path, kind: &str) {
     let _ = fs::remove_file(path);
     run(Command::new("ssh-keygen").args(["-q", "-t", kind, "-N", "", "-C", "lab", "-f"]).arg(path));
@@ -50,7 +49,7 @@ pub fn make_key(path: &Path, kind: &str) {
 
 impl SshForge {
     /// # Panics
-    /// When its files cannot be made.
+    /// If its files cannot be made.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         fs::create_dir_all(dir).unwrap();
@@ -66,7 +65,7 @@ impl SshForge {
     }
 
     /// # Panics
-    /// When it cannot be read.
+    /// If it cannot be read.
     #[must_use]
     pub fn key_text(&self) -> String {
         fs::read_to_string(self.key()).unwrap()
@@ -77,10 +76,9 @@ impl SshForge {
         self.asked.lock().unwrap().clone()
     }
 
-    /// What `known_hosts` says of it under a name.
+    /// The line for `known_hosts` with this host name.
     ///
-    /// # Panics
-    /// When its key cannot be read.
+    /// # Panics If its key cannot be read.
     #[must_use]
     pub fn known_hosts(&self, name: &str, port: u16) -> String {
         let public = fs::read_to_string(self.dir.join("host.pub")).unwrap();
@@ -90,7 +88,7 @@ impl SshForge {
     /// A bare repository with one commit, at a path such as `team/app.git`.
     ///
     /// # Panics
-    /// When git cannot make it.
+    /// If git cannot make it.
     pub fn repository(&self, path: &str, text: &str) -> PathBuf {
         let bare = self.dir.join("repos").join(path);
         let work = self.dir.join("work").join(path);
@@ -105,10 +103,9 @@ impl SshForge {
         bare
     }
 
-    /// The commit that a branch of a repository is at.
+    /// The commit of a branch of a repository.
     ///
-    /// # Panics
-    /// When there is none.
+    /// # Panics If there is none.
     #[must_use]
     pub fn tip(&self, path: &str, branch: &str) -> String {
         let name = format!("refs/heads/{branch}");
@@ -118,10 +115,9 @@ impl SshForge {
         String::from_utf8(said.stdout).unwrap().trim().to_owned()
     }
 
-    /// Serves on a port of loopback, with the host key that is in its files at this moment.
+    /// Serves on a loopback port, with the host key that is in its directory now.
     ///
-    /// # Panics
-    /// When it cannot be done.
+    /// # Panics If it cannot listen.
     pub async fn serve(&self) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -156,7 +152,7 @@ impl SshForge {
     }
 }
 
-/// Git without anybody's settings.
+/// Git without any user's settings.
 #[must_use]
 pub fn quiet_git(dir: &Path) -> Command {
     let mut git = Command::new("git");

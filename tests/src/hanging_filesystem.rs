@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-/// The one file. A process that reads it waits for ever.
+/// The only file. A process that reads it waits forever.
 pub const FILE: &str = "never";
 
 const ROOT_NODE: u64 = 1;
@@ -25,7 +25,7 @@ const REQUEST_BYTES: usize = 64 << 10;
 const HEADER_BYTES: usize = 40;
 const ENOENT: i32 = 2;
 const ENOSYS: i32 = 38;
-/// How long the kernel may keep an answer.
+/// How long the kernel may cache an answer.
 const VALID_S: u64 = 3600;
 
 mod opcode {
@@ -41,8 +41,8 @@ mod opcode {
     pub(super) const BATCH_FORGET: u32 = 42;
 }
 
-/// Mounted, and served by a thread, until it is dropped. Drop it before the daemon whose bays read from it: no process
-/// that waits for it can end before.
+/// Mounted, and served by a thread, until it is dropped. Drop it before the daemon whose bays read from it, because a
+/// process that waits for it cannot end before.
 #[derive(Debug)]
 pub struct HangingFilesystem {
     path: PathBuf,
@@ -50,11 +50,11 @@ pub struct HangingFilesystem {
 }
 
 impl HangingFilesystem {
-    /// # Errors
-    /// When this kernel has no FUSE, or none that bays can mount with owners of their own (Linux 6.12).
+    /// Mounts the filesystem.
     ///
-    /// # Panics
-    /// When the mount point cannot be made.
+    /// # Errors If this kernel has no FUSE, or no id-mapped mounts of it (Linux 6.12).
+    ///
+    /// # Panics If the mount point cannot be made.
     pub fn mounted_at(path: &Path) -> io::Result<Self> {
         fs::create_dir_all(path).unwrap();
         let mut device = File::options().read(true).write(true).open("/dev/fuse")?;
@@ -90,7 +90,7 @@ impl HangingFilesystem {
         &self.path
     }
 
-    /// How many reads wait for an answer.
+    /// The number of pending reads.
     #[must_use]
     pub fn reads(&self) -> usize {
         self.reads.load(Ordering::Relaxed)
@@ -99,7 +99,7 @@ impl HangingFilesystem {
 
 impl Drop for HangingFilesystem {
     fn drop(&mut self) {
-        // By force: everything that waits for an answer gets an error instead.
+        // Force the unmount: every pending read gets an error.
         let _ = unmount(&self.path, UnmountFlags::FORCE | UnmountFlags::DETACH);
         let _ = fs::remove_dir(&self.path);
     }
@@ -120,14 +120,14 @@ fn answer(device: &mut File, request: &[u8], outcome: Result<&[u8], i32>) -> io:
     out.extend(outcome.err().map_or(0, |errno| -errno).to_ne_bytes());
     out.extend(long(request, 8).to_ne_bytes());
     out.extend(body);
-    // The process that asked may have ended.
+    // The reading process may have ended.
     match device.write(&out) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Agrees on the protocol. False when the kernel does not let such mounts be given other owners.
+/// Negotiates the protocol. Returns false if the kernel does not allow id-mapped mounts of this filesystem.
 fn init(device: &mut File, request: &[u8]) -> io::Result<bool> {
     const MORE_FLAGS: u32 = 1 << 30;
     const ALLOW_IDMAP: u32 = 1 << (40 - 32);
@@ -159,7 +159,7 @@ fn attributes(node: u64) -> Vec<u8> {
 }
 
 fn serve(device: &mut File, request: &[u8]) -> io::Result<()> {
-    /// Reads go straight to us: one through the page cache could be given up.
+    /// Reads bypass the page cache: a cached read could be interrupted.
     const DIRECT: u32 = 1;
     let node = long(request, 16);
     let valid = |seconds: u64| seconds.to_ne_bytes().to_vec();

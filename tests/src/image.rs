@@ -1,5 +1,5 @@
-//! The small image most bays of the suites start from: a static busybox with all its applets, and where the host has
-//! them bash, curl, git with what it needs for HTTPS, ssh and python3 with the libraries they load.
+//! The small image that most bays of the suites start from: a static busybox with all its applets. If the host has
+//! them, also bash, curl, git with HTTPS, ssh and python3, with their libraries.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::suite::{self, Lack};
 
-/// Directories of python's library that no test needs.
+/// Directories of Python's library that no test needs.
 const PYTHON_LEFT_OUT: &[&str] = &[
     "__pycache__",
     "dist-packages",
@@ -26,7 +26,7 @@ const PYTHON_LEFT_OUT: &[&str] = &[
     "unittest",
 ];
 
-/// The image as a directory, made by the first that asks.
+/// The image as a directory. The first caller makes it.
 #[must_use]
 pub fn small() -> PathBuf {
     let done = suite::dir().join("image");
@@ -46,8 +46,8 @@ pub fn small() -> PathBuf {
 /// The name under which the image with PostgreSQL is imported.
 pub const POSTGRES: &str = "postgres";
 
-/// The small image with the host's PostgreSQL in it, below [`postgres_home`], made by the first that asks. Where the host
-/// has none, the test is counted as skipped.
+/// The small image with the host's PostgreSQL below [`postgres_home`]. The first caller makes it. If the host has none,
+/// the test counts as skipped.
 #[must_use]
 pub fn postgres() -> Option<PathBuf> {
     let Some(home) = postgres_home() else {
@@ -70,7 +70,7 @@ pub fn postgres() -> Option<PathBuf> {
     }))
 }
 
-/// The small image with something added to it, made once.
+/// The small image with additions, made once.
 fn enlarged(name: &str, add: impl FnOnce(&Path)) -> PathBuf {
     let done = suite::dir().join(format!("image-{name}"));
     let small = small();
@@ -86,18 +86,18 @@ fn enlarged(name: &str, add: impl FnOnce(&Path)) -> PathBuf {
     done
 }
 
-/// What a new database cluster asks for.
+/// Libraries that a new database cluster needs.
 const POSTGRES_LIBRARIES: [&str; 2] = ["dict_snowball.so", "plpgsql.so"];
 
 /// The name under which the image with Docker is imported.
 pub const DOCKER: &str = "docker";
 
-/// Programs of Docker's packages, and where in the image they are.
+/// Programs of Docker's packages, and their paths in the image.
 const DOCKER_PROGRAMS: [&str; 4] =
     ["usr/sbin/dockerd", "usr/bin/docker", "usr/bin/containerd", "usr/sbin/runc"];
 
-/// The small image with Debian's Docker in it, which `./test` fetches and does not install, made by the first that asks. Where
-/// there is none, the test is counted as skipped.
+/// The small image with Debian's Docker, which `./test` downloads and does not install. The first caller makes it. If
+/// it is missing, the test counts as skipped.
 #[must_use]
 pub fn docker() -> Option<PathBuf> {
     let fetched = std::env::var_os("BAY_TEST_DOCKER").map(PathBuf::from);
@@ -114,7 +114,7 @@ pub fn docker() -> Option<PathBuf> {
     }))
 }
 
-/// Where the newest PostgreSQL of the host is, there and in the image.
+/// The directory of the host's newest PostgreSQL; the image has it at the same path.
 #[must_use]
 pub fn postgres_home() -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -124,13 +124,13 @@ pub fn postgres_home() -> Option<PathBuf> {
     whole.pop()
 }
 
-/// Whether bays made from the small image have python3: probes that need raw system calls use it.
+/// Whether bays made from the small image have python3, which probes use for raw system calls.
 #[must_use]
 pub fn has_python() -> bool {
     small().join("usr/bin/python3").exists()
 }
 
-/// Whether the image has python. Where it has not, the test is counted as skipped.
+/// Whether the image has Python. If not, the test counts as skipped.
 #[must_use]
 pub fn with_python() -> bool {
     let there = has_python();
@@ -140,7 +140,7 @@ pub fn with_python() -> bool {
     there
 }
 
-/// Whether the image has a client of SSH. Where it has not, the test is counted as skipped.
+/// Whether the image has an SSH client. If not, the test counts as skipped.
 #[must_use]
 pub fn with_ssh() -> bool {
     let there = small().join("usr/bin/ssh").exists();
@@ -221,7 +221,7 @@ pub(crate) fn base(root: &Path) {
     }
 }
 
-/// The distribution's own python3, not one of a version switcher, whose libraries may be anywhere.
+/// The distribution's own python3. A version manager's may have its libraries anywhere.
 fn python(root: &Path) {
     let Some(python) = which("python3") else { return };
     let ask = "import sys, sysconfig, os; print(os.path.realpath(sys.executable)); print(sysconfig.get_path('stdlib'))";
@@ -270,14 +270,14 @@ pub(crate) fn libraries_of(executable: &Path, root: &Path) {
     }
 }
 
-/// Copies what a path leads to, with its permission bits and no special ones.
+/// Copies the target of a path, with its permissions but without set-id bits.
 pub(crate) fn copy(from: &Path, to: &Path) {
     fs::copy(from, to).unwrap_or_else(|error| panic!("{} to {}: {error}", from.display(), to.display()));
     let mode = fs::metadata(from).unwrap().permissions().mode() & 0o755;
     fs::set_permissions(to, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// The distribution's copy first: what a person put into /usr/local may need libraries from anywhere.
+/// Prefers the distribution's copy: one in /usr/local may need libraries from anywhere.
 pub(crate) fn which(tool: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let first = ["/usr/bin", "/bin"].into_iter();
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tools_of_the_small_image_run_with_nothing_else_around() {
+    fn the_tools_of_the_small_image_run_without_other_files() {
         let image = small();
         let run = |args: &[&str]| {
             let output = Command::new("chroot")
@@ -303,7 +303,7 @@ mod tests {
         };
         assert_eq!(run(&["sh", "-c", "echo $((6*7)) | cat; id -un"]), "42\nroot\n");
         assert_eq!(run(&["bash", "-c", "echo ${BASH_VERSION:+bash}"]), "bash\n");
-        // Git wants a /dev/null, which a bay has and this does not: the loader and its libraries are what is tried.
+        // Git needs a /dev/null, which is missing here. Only the loader and the libraries are tested.
         assert!(run(&["sh", "-c", "git --version 2>&1 | head -1; true"]).contains("/dev/null"));
         if has_python() {
             assert_eq!(

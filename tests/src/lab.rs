@@ -1,4 +1,4 @@
-//! A daemon with a world outside of its bays.
+//! A daemon, and servers outside of its bays.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,8 +22,8 @@ pub struct Lab {
     dir: PathBuf,
 }
 
-/// A script of python: reads a stream, with the variable TOKEN as its credential where there is one, and leaves `/tmp/begun` and
-/// `/tmp/over`.
+/// A Python script that reads a stream, with the variable TOKEN as its credential if it is set. It writes `/tmp/begun`
+/// and `/tmp/over`.
 pub const READS_A_STREAM: &str = r#"
 import os, sys, urllib.request
 token = os.environ.get("TOKEN")
@@ -38,24 +38,25 @@ except Exception as error:
 open("/tmp/over", "w").close()
 "#;
 
-/// # Panics
-/// When there can be none.
+/// A lab with the default setup.
+///
+/// # Panics If it cannot be made.
 #[must_use]
 pub fn lab() -> Lab {
     lab_with(Daemon::setup())
 }
 
-/// # Panics
-/// When there can be none.
+/// A lab with this setup.
+///
+/// # Panics If it cannot be made.
 #[must_use]
 pub fn lab_with(setup: Setup) -> Lab {
     lab_with_names(setup, &[])
 }
 
-/// The same with more names that the gateways know, each after its address.
+/// A lab whose gateways know additional names, each after its address.
 ///
-/// # Panics
-/// When there can be none.
+/// # Panics If it cannot be made.
 #[must_use]
 pub fn lab_with_names(setup: Setup, names: &[(String, &str)]) -> Lab {
     let dir = suite::fresh("o");
@@ -65,17 +66,17 @@ pub fn lab_with_names(setup: Setup, names: &[(String, &str)]) -> Lab {
 }
 
 impl Lab {
-    /// A server that says what it was asked for.
+    /// A server that returns the method and path of each request.
     pub fn echo(&self, name: &'static str) -> Origin {
         self.servers.https(name, |request: Request<Incoming>| async move {
             Response::new(text(format!("{} {}", request.method(), request.uri().path())))
         })
     }
 
-    /// `https://origin.test`, which answers with the request's method and path, and new bays that may send anything there.
+    /// Starts `https://origin.test`, which returns the method and path of each request, and makes bays that may send
+    /// anything there.
     ///
-    /// # Panics
-    /// When a bay cannot be made.
+    /// # Panics If a bay cannot be made.
     pub fn echo_for(&self, bays: &[&str]) -> Origin {
         let origin = self.echo("origin.test");
         for bay in bays {
@@ -84,26 +85,24 @@ impl Lab {
         origin
     }
 
-    /// A bay with this policy.
+    /// Makes a bay with this policy.
     ///
-    /// # Panics
-    /// When it cannot be done.
+    /// # Panics If it cannot be made.
     pub fn bay(&self, name: &str, policy: &str) {
         self.daemon.empty_bay(name);
         self.set(name, policy);
     }
 
-    /// Another policy for it.
+    /// Sets another policy for a bay.
     ///
-    /// # Panics
-    /// When it cannot be set.
+    /// # Panics If it cannot be set.
     pub fn set(&self, bay: &str, policy: &str) {
         let path = self.dir.join(format!("{bay}.toml"));
         fs::write(&path, policy).unwrap();
         let _set = self.daemon.bay(&["policy", "set", bay, path.to_str().unwrap()]).ok();
     }
 
-    /// Waits for a bay's way out: a daemon that has just begun opens it in a moment, and refuses until then.
+    /// Waits until a bay's egress is open. A new daemon needs a moment to open it, and refuses everything until then.
     pub fn until_open(&self, bay: &str) {
         until("the way out is open", || {
             let state = self.daemon.rest("GET", &format!("/v1/bays/{bay}/egress"), &Value::Null).json();
@@ -111,17 +110,16 @@ impl Lab {
         });
     }
 
-    /// Runs python as the bay's root.
+    /// Runs Python as the bay's root.
     pub fn python(&self, bay: &str, script: &str, args: &[&str]) -> CliRun {
         let mut line = vec!["exec", bay, "--", "python3", "-c", script];
         line.extend(args);
         self.daemon.bay(&line)
     }
 
-    /// Status and body of a request by python's own client, without any setting for it.
+    /// Status and body of a request by Python's own client with default settings.
     ///
-    /// # Panics
-    /// When it cannot be done.
+    /// # Panics If it fails.
     pub fn get(&self, bay: &str, url: &str) -> (u16, String) {
         let script = r#"
 import sys, urllib.request, urllib.error
@@ -137,10 +135,9 @@ print(answer.read().decode())
         (status.parse().unwrap(), body.trim_end().to_owned())
     }
 
-    /// Events of the bay's traffic of one kind.
+    /// Events of one kind about the bay's traffic.
     ///
-    /// # Panics
-    /// When it cannot be done.
+    /// # Panics If they cannot be read.
     pub fn record(&self, bay: &str, kind: &str) -> Vec<Value> {
         let (mut since, mut found) = (0, Vec::new());
         loop {

@@ -1,4 +1,4 @@
-//! What a daemon, or the whole suite, left on the host. Only things under the suite's own names are looked at.
+//! Leftovers of a daemon or of the whole suite on the host. Only names of the suite are considered.
 //!
 //! | kind        | how it is recognised                                                                  |
 //! |-------------|---------------------------------------------------------------------------------------|
@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wait::{PATIENCE, within};
 
-/// One thing that should be gone.
+/// A leftover.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Leak {
     Process { pid: i32, what: String },
@@ -41,7 +41,7 @@ impl fmt::Display for Leak {
     }
 }
 
-/// Processes that belong to a place or to one of the daemons. The caller itself and its ancestors are never among them.
+/// Processes that belong to a place or to one of the daemons, but not the caller and its ancestors.
 #[must_use]
 pub fn processes(place: &Path, daemons: &BTreeSet<String>) -> Vec<Leak> {
     let mine = ancestors();
@@ -60,8 +60,8 @@ pub fn processes(place: &Path, daemons: &BTreeSet<String>) -> Vec<Leak> {
     found
 }
 
-/// A zombie holds nothing, and is gone when its parent looks. One that has no memory left is about to be a zombie: of two
-/// thousand that were killed, on a busy machine, the last are seen like that after their groups are gone.
+/// A zombie holds no resources, and disappears when its parent reaps it. A process without memory is about to become
+/// one. On a busy machine, some of two thousand killed processes are still in that state after their groups are gone.
 fn is_over(proc: &Path) -> bool {
     let status = fs::read_to_string(proc.join("status")).unwrap_or_default();
     let state = status.lines().find_map(|line| line.strip_prefix("State:"));
@@ -127,7 +127,7 @@ pub fn mounts(place: &Path) -> Vec<PathBuf> {
     points.filter(|point| point.starts_with(place)).collect()
 }
 
-/// The mount table writes blanks and the like as three octal digits.
+/// Decodes a path of the mount table, which has blanks and other characters as three octal digits.
 fn unescape(text: &str) -> PathBuf {
     let mut out = String::new();
     let mut rest = text;
@@ -193,27 +193,27 @@ pub fn loop_devices(place: &Path) -> Vec<(PathBuf, PathBuf)> {
     found
 }
 
-/// Where the filesystem of a pool is.
+/// The root of a pool's filesystem.
 #[must_use]
 pub fn pool_root(pool: &Path) -> PathBuf {
     let mounted = pool.join("mnt");
     if mounted.is_dir() { mounted } else { pool.to_owned() }
 }
 
-/// Corner of a daemon in a pool.
+/// The corner of a daemon in a pool.
 #[must_use]
 pub fn corner(pool: &Path, daemon: &str) -> PathBuf {
     pool_root(pool).join("corners").join(daemon)
 }
 
-/// What a daemon's corner still holds of bays.
+/// Subvolumes of bays that remain in a daemon's corner.
 #[must_use]
 pub fn bay_subvolumes(pool: &Path, daemon: &str) -> Vec<PathBuf> {
     subdirectories(&corner(pool, daemon).join("bays"))
 }
 
-/// The id a daemon gave itself, read from its database as it lies on disk: the row `daemon_id` is written before the
-/// file gets its name, so it is always in the main file, and its value follows its key.
+/// The daemon's id, read from its database file. The row `daemon_id` is written before the file is renamed to its final
+/// name, so it is always in the main file, and its value follows its key.
 #[must_use]
 pub fn daemon_id(data_dir: &Path) -> Option<String> {
     const KEY: &[u8] = b"daemon_id";
@@ -226,7 +226,7 @@ pub fn daemon_id(data_dir: &Path) -> Option<String> {
     String::from_utf8(value.to_vec()).ok()
 }
 
-/// Everything a stopped daemon without bays must not have left.
+/// Everything that a stopped daemon without bays must not leave.
 #[must_use]
 pub fn of_daemon(data_dir: &Path, pool: &Path, daemon: &str) -> Vec<Leak> {
     let daemons = BTreeSet::from([daemon.to_owned()]);
@@ -237,7 +237,7 @@ pub fn of_daemon(data_dir: &Path, pool: &Path, daemon: &str) -> Vec<Leak> {
     found
 }
 
-/// Everything below a suite's directory that must be gone once all its tests are over, except the shared pool itself.
+/// Everything below a suite's directory that must be gone after all its tests, except the shared pool itself.
 #[must_use]
 pub fn of_suite(dir: &Path) -> Vec<Leak> {
     let daemons = daemons_of_suite(dir);
@@ -256,12 +256,12 @@ pub fn of_suite(dir: &Path) -> Vec<Leak> {
     found
 }
 
-/// Ids of every daemon that ran in a suite.
+/// Ids of all daemons that ran in a suite.
 #[must_use]
 pub fn daemons_of_suite(dir: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(dir.join("daemons")).unwrap_or_default();
     let mut ids: BTreeSet<String> = text.lines().map(str::to_owned).collect();
-    // A test that was killed outright may not have written its daemon down.
+    // A test that was killed may not have recorded its daemon.
     ids.extend(subdirectories(&dir.join("d")).iter().filter_map(|data_dir| daemon_id(data_dir)));
     ids.retain(|id| !id.is_empty());
     ids
@@ -283,8 +283,8 @@ pub fn end_processes(found: &[Leak]) {
     let _ = within(PATIENCE, gone);
 }
 
-/// Whether a process is gone or only its zombie is left. While other threads of it are still on their way out, its files
-/// and locks are not let go of.
+/// Whether a process has ended or is a zombie. It has not while other threads of it still run: they hold its files and
+/// locks.
 #[must_use]
 pub fn ended(pid: i32) -> bool {
     match fs::read_to_string(format!("/proc/{pid}/stat")) {
@@ -297,10 +297,10 @@ pub fn ended(pid: i32) -> bool {
     }
 }
 
-/// Takes everything of these daemons and below this place away by force: for a test that failed half-way, and for what
-/// an interrupted run left. Never used to make a leak check pass.
+/// Forcibly removes everything of these daemons and below this place, after a test that failed or a run that was
+/// interrupted. Never used to make a leak check pass.
 pub fn clear(place: &Path, daemons: &BTreeSet<String>) {
-    // Frozen groups are thawed: a frozen process of version 1 does not die.
+    // Thaw frozen groups first: in version 1 a frozen process does not die.
     for group in bay_cgroups(daemons) {
         let _ = fs::write(group.join("cgroup.freeze"), "0");
         let _ = fs::write(group.join("freezer.state"), "THAWED");
@@ -354,7 +354,7 @@ pub fn delete_tree(dir: &Path) {
     if !dir.exists() {
         return;
     }
-    // Innermost first; a plain directory is not a subvolume, and says so.
+    // Innermost first. For a plain directory the call fails.
     for child in subdirectories(dir) {
         delete_tree(&child);
     }
@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mount_tables_escapes_are_undone() {
+    fn escapes_in_the_mount_table_are_decoded() {
         assert_eq!(unescape("/tmp/a\\040b\\134c"), Path::new("/tmp/a b\\c"));
     }
 

@@ -101,12 +101,12 @@ impl<'a> Client<'a> {
         Self { lab, bay, next: 0 }
     }
 
-    /// The client of a bay that has sent so many requests, for a test that had to let go of it.
+    /// A client that has already sent this many requests, for a test that had dropped it.
     pub fn running(lab: &'a Lab, bay: &'a str, sent: usize) -> Self {
         Self { lab, bay, next: sent }
     }
 
-    /// How many requests it was told to send.
+    /// How many requests it was asked to send.
     pub fn sent(&self) -> usize {
         self.next
     }

@@ -1,4 +1,4 @@
-//! Origins: servers outside the bay, well made and otherwise.
+//! Origins: servers outside the bay, correct ones and faulty ones.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -52,16 +52,15 @@ impl OriginAuthority {
         self.certificate.clone()
     }
 
-    /// Its certificate as a file has it.
+    /// Its certificate in PEM.
     #[must_use]
     pub fn pem(&self) -> String {
         pem::encode(&pem::Pem::new("CERTIFICATE", self.certificate.to_vec()))
     }
 
-    /// A server for the name, with a leaf that `change` may make odd.
+    /// A server configuration for the name. `change` may modify the certificate.
     ///
-    /// # Panics
-    /// When the change makes it none.
+    /// # Panics If the changed certificate is invalid.
     pub fn server(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Arc<ServerConfig> {
         let (leaf, key) = self.leaf(name, change);
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -75,10 +74,9 @@ impl OriginAuthority {
         Arc::new(config)
     }
 
-    /// The certificate and key of a server for the name, as files have them.
+    /// The certificate and key of a server for the name, in PEM.
     ///
-    /// # Panics
-    /// When the name is none.
+    /// # Panics If the name is invalid.
     #[must_use]
     pub fn leaf_pem(&self, name: &str) -> (String, String) {
         let (leaf, key) = self.leaf(name, |_| {});
@@ -97,7 +95,7 @@ impl OriginAuthority {
     }
 }
 
-/// What an origin saw.
+/// The requests that an origin received.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub connections: AtomicUsize,
@@ -115,7 +113,7 @@ impl Seen {
     }
 }
 
-/// An origin that speaks HTTP; over TLS where it has a configuration.
+/// An HTTP origin; over TLS if it has a configuration.
 pub async fn serve<F, A>(tls: Option<Arc<ServerConfig>>, answer: F) -> (SocketAddr, Arc<Seen>)
 where
     F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
@@ -153,7 +151,7 @@ where
     (address, seen)
 }
 
-/// An origin that does with its connections what it wants.
+/// An origin with a custom handler for its connections.
 pub async fn accept<F, A>(serve: F) -> SocketAddr
 where
     F: Fn(TcpStream) -> A + Send + 'static,
@@ -169,7 +167,7 @@ where
     address
 }
 
-/// An origin that does with its TLS connections what it wants.
+/// An origin with a custom handler for its TLS connections.
 pub async fn accept_tls<F, A>(mut config: Arc<ServerConfig>, serve: F) -> SocketAddr
 where
     F: Fn(TlsStream<TcpStream>) -> A + Clone + Send + Sync + 'static,

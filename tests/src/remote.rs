@@ -1,5 +1,5 @@
-//! Git remotes on loopback: the plain files of a bare repository over HTTP, which is all that git needs to fetch; and one
-//! that takes pushes from whoever knows the password.
+//! Git remotes on loopback: the plain files of a bare repository over HTTP, which is all that git needs to fetch; and
+//! one that accepts pushes with a password.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// A remote that holds what the repository holds now.
+    /// A remote with the present content of the repository.
     #[must_use]
     pub fn of(repository: &Repository) -> Self {
         let scratch = Scratch::new();
@@ -34,7 +34,7 @@ impl Remote {
         remote
     }
 
-    /// Takes in what is new in the repository.
+    /// Copies new commits from the repository.
     pub fn update(&self, repository: &Repository) {
         let bare = self.scratch.join("project.git");
         git(&bare, &["fetch", "-q", "--prune", &repository.arg(), "+refs/*:refs/*"]);
@@ -46,7 +46,7 @@ impl Remote {
         format!("http://127.0.0.1:{}/project.git", self.port)
     }
 
-    /// How many requests there were so far.
+    /// The number of requests so far.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
@@ -59,7 +59,7 @@ fn serve(listener: TcpListener, root: PathBuf, requests: Arc<AtomicUsize>) {
             requests.fetch_add(1, Ordering::SeqCst);
             let root = root.clone();
             std::thread::spawn(move || {
-                // A client that hangs up is its own affair.
+                // A client may hang up.
                 let _ = answer(stream, &root);
             });
         }
@@ -101,10 +101,10 @@ pub fn always(status: &'static str) -> u16 {
     port
 }
 
-/// What a client has to send to be let in: the user `me` with the password `pw`.
+/// The required header: the user `me` with the password `pw`.
 const LOGIN: &str = "authorization: basic bwu6chc=";
 
-/// A server on loopback that takes pushes into `root`/project.git by git's own HTTP program; returns its URL.
+/// A server on loopback that accepts pushes into `root`/project.git through git's own HTTP program; returns its URL.
 #[must_use]
 pub fn taking_pushes(root: &Path) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -112,7 +112,7 @@ pub fn taking_pushes(root: &Path) -> String {
     let root = root.to_owned();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            // A client that hangs up is its own affair.
+            // A client may hang up.
             let _ = pass_on(&mut stream, &root);
         }
     });
@@ -153,7 +153,7 @@ fn pass_on(stream: &mut TcpStream, root: &Path) -> std::io::Result<()> {
         .spawn()?;
     child.stdin.take().unwrap().write_all(&body)?;
     let answer = child.wait_with_output()?.stdout;
-    // What the program does not say is a success.
+    // Without a status line of the program, the request succeeded.
     let status = String::from_utf8_lossy(&answer)
         .lines()
         .find_map(|line| Some(line.strip_prefix("Status: ")?.trim_end().to_owned()))

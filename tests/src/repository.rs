@@ -76,10 +76,9 @@ impl Repository {
     }
 }
 
-/// Runs git in a directory, with nothing of the caller's own configuration.
+/// Runs git in a directory, without the caller's own configuration.
 ///
-/// # Panics
-/// When git fails.
+/// # Panics If git fails.
 #[track_caller]
 pub fn git(dir: &Path, args: &[&str]) -> String {
     let output = Command::new("git")

@@ -1,4 +1,4 @@
-//! The daemon's socket without the CLI between: one request per connection, HTTP/1.1 by hand.
+//! Requests to the daemon's socket without the CLI: one request per connection, HTTP/1.1 by hand.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// How long an answer may take.
+/// Time limit of a response.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An answer, its body whole.
+/// A response with its whole body.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: u16,
@@ -20,7 +20,7 @@ pub struct Answer {
 
 impl Answer {
     /// # Panics
-    /// When the body is not JSON.
+    /// If the body is not JSON.
     #[track_caller]
     #[must_use]
     pub fn json(&self) -> Value {
@@ -31,20 +31,18 @@ impl Answer {
     }
 }
 
-/// Sends one request and reads the whole answer.
+/// Sends one request and reads the whole response.
 ///
-/// # Errors
-/// When the daemon cannot be reached, or answers something that is not HTTP.
+/// # Errors If the daemon cannot be reached, or its response is not HTTP.
 pub fn request(socket: &Path, method: &str, target: &str, body: &[u8]) -> io::Result<Answer> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     exchange(stream, method, target, &[("host", "bay")], body)
 }
 
-/// The same over TCP, with the headers of the caller's choice.
+/// Sends one request over TCP, with these headers.
 ///
-/// # Errors
-/// As [`request`].
+/// # Errors As [`request`].
 pub fn request_tcp(
     address: SocketAddr,
     method: &str,

@@ -1,4 +1,4 @@
-//! The one directory below which everything of a test run lies, and what its tests share.
+//! The directory that contains everything of a test run, and what its tests share.
 //!
 //! ```text
 //! DIR/.workbay-suite   says that this directory is ours and may be deleted
@@ -23,22 +23,21 @@ use rustix::fs::FlockOperation;
 /// Size of the shared pool: room for the small image and some dozen bays.
 pub const POOL_MIB: u64 = 3072;
 
-/// What pools of the suite leave free on its disk. The usual tenth would be more than is free on a large disk that is
-/// nearly full, and no test would find room there.
+/// Free space that pools of the suite leave on its disk. The default, a tenth, may be more than is free on a large disk
+/// that is nearly full, and no test could run there.
 pub const DISK_RESERVE_MIB: u64 = 512;
 
 const MARK: &str = ".workbay-suite";
 
-/// The directory of this test run: `BAY_TEST_DIR`, or one in `/tmp`. Made when it is not there.
+/// The directory of this test run: `BAY_TEST_DIR`, or one in `/tmp`. Made if it is missing.
 ///
-/// # Panics
-/// When it cannot be made, or exists and is not ours.
+/// # Panics If it cannot be made, or exists and is not ours.
 pub fn dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
         let dir = place();
         if fs::create_dir(&dir).is_ok() {
-            // Bays' mapped root must be able to walk to the sockets; nobody else may change anything.
+            // The mapped root of bays must be able to reach the sockets. Nobody else may change anything.
             fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
             fs::write(dir.join(MARK), "made by the tests of Workbay; may be deleted\n").unwrap();
         }
@@ -55,7 +54,7 @@ fn until_marked(dir: &Path) {
     assert!(marked.is_some(), "{} exists and was not made by the tests; set BAY_TEST_DIR", dir.display());
 }
 
-/// Where [`dir`] is, without making it.
+/// The path of [`dir`], without making it.
 #[must_use]
 pub fn place() -> PathBuf {
     std::env::var_os("BAY_TEST_DIR").map_or_else(
@@ -64,7 +63,7 @@ pub fn place() -> PathBuf {
     )
 }
 
-/// Whether a directory was made by [`dir`]: only then may it be cleaned.
+/// Whether [`dir`] made a directory: only then may it be cleaned.
 #[must_use]
 pub fn is_ours(dir: &Path) -> bool {
     dir.join(MARK).exists()
@@ -128,7 +127,7 @@ pub fn lock(name: &str) -> File {
     file
 }
 
-/// Whether things are to be left for a person to look at.
+/// Whether the files of a test are kept for inspection.
 #[must_use]
 pub fn keeping() -> bool {
     std::env::var_os("BAY_KEEP").is_some()
@@ -137,13 +136,13 @@ pub fn keeping() -> bool {
 /// Why a test cannot run here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lack {
-    /// Something that `./test` installs: in CI a failure.
+    /// `./test` installs it; in CI its absence is a failure.
     Installable,
-    /// Something about this machine.
+    /// A property of this machine.
     Host,
 }
 
-/// Notes that the calling test does not run, and why. The caller returns right after.
+/// Records that the calling test is skipped, and why. The caller returns right after.
 pub fn skip(lack: Lack, why: &str) {
     let kind = match lack {
         Lack::Installable => "installable",
@@ -154,7 +153,7 @@ pub fn skip(lack: Lack, why: &str) {
     append("skipped", &format!("{kind}\t{name}\t{why}\n"));
 }
 
-/// Whether the calling test has root; without, it is noted as skipped.
+/// Whether the calling test has root. If not, it counts as skipped.
 #[must_use]
 pub fn has_root(what_for: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -164,7 +163,7 @@ pub fn has_root(what_for: &str) -> bool {
     root
 }
 
-/// Appends a line to a file of the suite; short appends of several processes do not mix.
+/// Appends a line to a file of the suite. Short appends of several processes do not mix.
 pub fn append(name: &str, line: &str) {
     let mut file = OpenOptions::new().create(true).append(true).open(dir().join(name)).unwrap();
     file.write_all(line.as_bytes()).unwrap();
@@ -172,8 +171,7 @@ pub fn append(name: &str, line: &str) {
 
 /// The `bay` executable under test: `BAY_BIN`, or the one built beside this test's own executable.
 ///
-/// # Panics
-/// When there is none, with what to do about it.
+/// # Panics If there is none; the message says what to do.
 #[must_use]
 pub fn binary() -> PathBuf {
     if let Some(given) = std::env::var_os("BAY_BIN") {

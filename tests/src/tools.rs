@@ -8,19 +8,18 @@ use serde_json::json;
 use crate::daemon::Daemon;
 use crate::suite::{self, Lack};
 
-/// The programs of the host, in the place where they are at home.
+/// A shell line that mounts the host's programs at their usual paths.
 const AT_HOME: &str = "mount --bind /mnt/usr /usr && mount --bind /mnt/usr/lib /lib && mkdir -p /lib64 && mount --bind /mnt/usr/lib64 /lib64 && mkdir -p /etc/alternatives && export HOME=/tmp PATH=/usr/bin:/bin";
 
-/// A line of a shell with them in place. It has no single quotes in it.
+/// A shell line that runs with the host's programs at their usual paths. It contains no single quotes.
 #[must_use]
 pub fn at_home(line: &str) -> String {
     format!("unshare -m sh -c '{AT_HOME} && ({line})'")
 }
 
-/// A bay that has them, and more directories of the host below `/mnt`.
+/// Makes a bay with the host's programs, and more directories of the host below `/mnt`.
 ///
-/// # Panics
-/// When it cannot be made.
+/// # Panics If it cannot be made.
 pub fn bay(daemon: &Daemon, name: &str, more: &[(&str, &Path)]) {
     let mut mounts = vec![json!({ "source": "/usr", "target": "/mnt/usr" })];
     mounts
@@ -29,7 +28,7 @@ pub fn bay(daemon: &Daemon, name: &str, more: &[(&str, &Path)]) {
     let _made = daemon.make(&create);
 }
 
-/// A program of the host, or nothing and a note that its test does not run.
+/// Whether the host has a program. If not, the test counts as skipped.
 #[must_use]
 pub fn program(path: &str, lack: Lack) -> Option<()> {
     let there = Path::new(path).exists();
@@ -39,7 +38,7 @@ pub fn program(path: &str, lack: Lack) -> Option<()> {
     there.then_some(())
 }
 
-/// Where the host's cargo is, with what it needs.
+/// The directory of the host's cargo and toolchain.
 #[must_use]
 pub fn toolchain() -> Option<PathBuf> {
     let found = Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;

@@ -1,10 +1,10 @@
-//! A host unlike this one: a virtual machine with a kernel and a cgroup layout of its own.
+//! A host unlike this one: a virtual machine with its own kernel and cgroup layout.
 //!
-//! It has no disk and no network card. Everything it needs comes in its initial file tree: busybox, the `bay` under
-//! test, `mkfs.btrfs`, a few kernel modules, an image for bays and the test's script. The script talks on the serial
-//! console: a line `@@ NAME VALUE` is an answer, everything else is for a person who reads why a test failed.
+//! It has no disk and no network card. Its initial file tree contains everything it needs: busybox, the `bay` under
+//! test, `mkfs.btrfs`, a few kernel modules, an image for bays and the test's script. The script writes to the serial
+//! console. A line `@@ NAME VALUE` is a result; everything else is for a person who investigates a failure.
 //!
-//! The processor is emulated in software: slower, but the same on every machine, and nothing is asked of `/dev/kvm`.
+//! The processor is emulated in software: slower, but the same on every machine, and without `/dev/kvm`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -23,30 +23,30 @@ use crate::wait::within;
 const KERNEL: &str = "BAY_TEST_KERNEL";
 const MODULES: &str = "BAY_TEST_MODULES";
 const EMULATOR: &str = "qemu-system-x86_64";
-/// What bays need of a kernel whose parts are modules.
+/// Modules of the kernel that bays need.
 const NEEDED_MODULES: [&str; 3] = ["btrfs", "loop", "veth"];
-/// Room for the file tree twice, the pool and a few bays.
+/// Enough for the file tree twice, the pool and a few bays.
 const MEMORY_MIB: u32 = 768;
-/// From switching on to the end of the script. Far longer than it takes, for machines with too much to do.
+/// Time limit from the boot to the end of the script. Generous, for overloaded machines.
 const DEADLINE: Duration = Duration::from_secs(200);
 
 /// How a machine's control groups are mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cgroups {
-    /// Version 2 alone, as current distributions have it.
+    /// Only version 2, as in current distributions.
     V2,
-    /// The controllers of version 1, and no version 2 anywhere.
+    /// The controllers of version 1, and no version 2.
     V1,
 }
 
-/// What is needed to boot one.
+/// The files to boot a machine.
 #[derive(Debug)]
 pub struct Machine {
     kernel: PathBuf,
     modules: PathBuf,
 }
 
-/// What a machine's script said.
+/// The results of a machine's script.
 #[derive(Debug)]
 pub struct Said {
     answers: BTreeMap<String, String>,
@@ -54,7 +54,7 @@ pub struct Said {
 }
 
 impl Machine {
-    /// Finds what `./test` has fetched, or notes that the calling test is skipped.
+    /// Finds what `./test` has downloaded. If it is missing, the calling test counts as skipped.
     #[must_use]
     pub fn find() -> Option<Self> {
         let from = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.exists());
@@ -77,7 +77,7 @@ impl Machine {
     /// Boots, runs a shell script as root, and powers off.
     ///
     /// # Panics
-    /// When the script does not come to its end; shows the console.
+    /// If the script does not come to its end; shows the console.
     #[must_use]
     pub fn run(&self, cgroups: Cgroups, script: &str) -> Said {
         let scratch = Scratch::new();
@@ -111,7 +111,7 @@ impl Machine {
         command.args(["-m", &MEMORY_MIB.to_string()]);
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-net", "none"]);
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(tree);
-        // A panic and the end of the script both reset the machine, and a reset ends the emulator.
+        // A kernel panic and the end of the script both reset the machine, and a reset ends the emulator.
         command.args(["-append", &format!("console=ttyS0 quiet panic=-1 reboot=t layout={layout}")]);
         command.arg("-serial").arg(format!("file:{}", console.display()));
         let errors = File::create(console.with_extension("errors")).unwrap();
@@ -119,7 +119,7 @@ impl Machine {
         command.spawn().unwrap()
     }
 
-    /// Puts the machine's whole file tree together.
+    /// Makes the machine's file tree.
     fn plant(&self, tree: &Path, script: &str) {
         image::base(tree);
         image::base(&tree.join("image"));
@@ -142,7 +142,7 @@ impl Machine {
         let index = fs::read_to_string(self.modules.join("modules.dep")).unwrap();
         let version = self.modules.file_name().unwrap();
         let to = tree.join("lib/modules").join(version);
-        // What is built into the kernel is not in the index, and not needed.
+        // Drivers that are built into the kernel are not in the index, and are not needed as modules.
         let present: Vec<&str> =
             NEEDED_MODULES.into_iter().filter(|name| !files_of(&index, name).is_empty()).collect();
         let files: BTreeSet<&str> = present.iter().flat_map(|name| files_of(&index, name)).collect();
@@ -157,7 +157,7 @@ impl Machine {
     }
 }
 
-/// Files of a module and of all it needs, from lines like `kernel/a/b.ko: kernel/c.ko kernel/d.ko`.
+/// Files of a module and its dependencies, from lines like `kernel/a/b.ko: kernel/c.ko kernel/d.ko`.
 fn files_of<'a>(index: &'a str, module: &str) -> Vec<&'a str> {
     let line = index.lines().find(|line| {
         let file = line.split(':').next().unwrap_or_default();
@@ -167,7 +167,7 @@ fn files_of<'a>(index: &'a str, module: &str) -> Vec<&'a str> {
     line.map(|line| line.split([':', ' ']).filter(|file| !file.is_empty()).collect()).unwrap_or_default()
 }
 
-/// Most of a debug build is for debuggers: without it the machine boots faster and needs less memory.
+/// Copies an executable without debug information, so that the machine boots faster and needs less memory.
 fn stripped(from: &Path, to: &Path) {
     let stripped = Command::new("strip").arg("-o").arg(to).arg(from).status();
     if !stripped.is_ok_and(|status| status.success()) {
@@ -198,7 +198,7 @@ impl Said {
     }
 
     /// # Panics
-    /// When the script did not say it; shows the console.
+    /// If the script did not say it; shows the console.
     #[track_caller]
     #[must_use]
     pub fn text(&self, name: &str) -> &str {
@@ -209,7 +209,7 @@ impl Said {
     }
 
     /// # Panics
-    /// When it is not a number.
+    /// If it is not a number.
     #[track_caller]
     #[must_use]
     pub fn number(&self, name: &str) -> i64 {
@@ -220,7 +220,7 @@ impl Said {
     }
 
     /// # Panics
-    /// When it is not JSON.
+    /// If it is not JSON.
     #[track_caller]
     #[must_use]
     pub fn json(&self, name: &str) -> Value {
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_comes_with_all_it_needs() {
+    fn a_module_comes_with_its_dependencies() {
         let index = "kernel/fs/btrfs/btrfs.ko: kernel/lib/raid6/raid6_pq.ko kernel/crypto/xor.ko\n\
                      kernel/drivers/net/veth.ko.xz:\n";
         assert_eq!(files_of(index, "veth"), ["kernel/drivers/net/veth.ko.xz"]);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_told_from_what_the_kernel_says() {
+    fn results_are_distinguished_from_kernel_messages() {
         let said = Said::read("[ 0.1] Linux\r\n@@ pids 40\r\n@@ doctor {\"fit\": true}\r\nnoise @@ pids 9\n");
         assert_eq!(said.number("pids"), 40);
         assert_eq!(said.json("doctor")["fit"], true);

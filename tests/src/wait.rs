@@ -1,17 +1,16 @@
-//! Waiting for something to become true, with a deadline, never for time to pass.
+//! Waits for a condition, with a deadline. Never waits for a fixed time.
 
 use std::time::{Duration, Instant};
 
-/// How long anything on this machine may take before a test calls it broken. Generous: two cores, many daemons.
+/// Time limit of any step on this machine. Generous: two cores, many daemons.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Time between two looks.
+/// Time between two checks.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
-/// Looks until `look` gives something, and returns it.
+/// Calls `look` until it returns something, and returns that.
 ///
-/// # Panics
-/// When [`PATIENCE`] is used up; `what` says what was waited for.
+/// # Panics If [`PATIENCE`] is over; `what` says what was waited for.
 pub fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     match within(PATIENCE, look) {
         Some(seen) => seen,
@@ -19,7 +18,7 @@ pub fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Looks until `look` gives something or the time is over.
+/// Calls `look` until it returns something or the time is over.
 pub fn within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + limit;
     loop {
@@ -33,7 +32,7 @@ pub fn within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option
     }
 }
 
-/// Lets time pass: between two looks, or before a fault that is meant to strike at a random moment.
+/// Sleeps: between two checks, or before a fault at a random moment.
 #[expect(clippy::disallowed_methods, reason = "the one place that sleeps, so that nothing else has to")]
 pub fn pause(time: Duration) {
     std::thread::sleep(time);

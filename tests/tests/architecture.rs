@@ -14,7 +14,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 #[path = "architecture/documents.rs"]
 mod documents;
 
-/// Which of our crates each of our crates may use. Dependencies point downward; a new edge is a decision, made here.
+/// Which of our crates may use which others. Dependencies point downward; a new edge is a decision, made here.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("bay-text", &[]),
     ("bay-types", &["bay-text"]),
@@ -121,7 +121,7 @@ fn dependencies_between_our_crates_point_downward() {
 }
 
 #[test]
-fn the_table_of_edges_has_no_circle() {
+fn the_table_of_edges_has_no_cycle() {
     let order: Vec<&str> = MAY_USE.iter().map(|(name, _)| *name).collect();
     for (at, (name, uses)) in MAY_USE.iter().enumerate() {
         for used in *uses {
@@ -161,7 +161,7 @@ fn without_tests(source: &str) -> &str {
     source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default()
 }
 
-/// Sources of a directory that are no tests, with their text.
+/// Sources in a directory that are not tests, with their text.
 fn sources(directory: &Path, found: &mut Vec<(PathBuf, String)>) {
     for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
         let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
@@ -177,7 +177,7 @@ fn sources(directory: &Path, found: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// What else is called like a kind of event, and where.
+/// Texts that look like an event kind and are not, and where.
 const NO_EVENT: &[(&str, &str)] = &[("otlp/span.rs", "\"exec.signal\"")];
 
 #[test]
@@ -221,7 +221,7 @@ fn every_file_of_end_to_end_tests_is_a_module_of_their_binary() {
     }
 }
 
-/// What a front may use of the core. Its fields and inner modules are closed to other crates by the compiler.
+/// The items of the core that a front may use. The compiler closes its fields and inner modules to other crates.
 const OPEN_TO_FRONTS: &[&str] = &["Answer", "Daemon", "Teller", "byte_stream", "plain_text", "verbs"];
 
 #[test]
@@ -261,8 +261,8 @@ fn fronts_name_nothing_below_the_verbs() {
     );
 }
 
-/// Modules of the core that hold all of it: the verbs, what makes their wishes true, and what assembles both. Everything
-/// below takes the parts that it uses.
+/// Modules that use the whole core: the verbs, the reconcilers that carry out desired states, and what assembles both.
+/// All other modules take the parts that they use.
 const CARRY_THE_CORE: &[&str] =
     &["adopt", "assemble", "daemon", "egress", "follow", "lib", "reconcile", "testing", "verbs"];
 

@@ -1,8 +1,8 @@
-//! The top-level modules of each crate use each other in one direction. A cycle between modules means that none of them can
-//! be read, tested or moved without the others.
+//! The top-level modules of each crate use each other in one direction. If modules form a cycle, none of them can be
+//! read, tested or moved without the others.
 //!
-//! The graph is read from the source: every `crate::module` and every chain of `super::` that reaches the top of the crate,
-//! outside of comments and tests. Items of the crate's root count as a module of their own.
+//! The graph is parsed from the source: every `crate::module` and every chain of `super::` that reaches the top of the
+//! crate, outside of comments and tests. Items of the crate's root count as a separate module.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 /// The root of a crate as a node of its graph.
 const ROOT: &str = "(root)";
 
-/// Cycles that are still there, each with all of its modules. The list only ever gets shorter: untie a module, and take it
-/// off.
+/// The remaining cycles, each with all of its modules. The list only ever gets shorter: if you untie a module, remove
+/// it here.
 const KNOWN: &[(&str, &[&str])] = &[];
 
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// The source without comments and without what is compiled for tests only.
+/// The source without comments and without code for tests.
 fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
@@ -29,7 +29,7 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// The first names behind a path's beginning: one, or all of a group in braces.
+/// The first names after the beginning of a path: one, or all of a group in braces.
 fn names(rest: &str) -> Vec<String> {
     let Some(group) = rest.strip_prefix('{') else {
         return vec![rest.chars().take_while(|c| is_word(*c)).collect()];
@@ -54,7 +54,7 @@ fn names(rest: &str) -> Vec<String> {
     names
 }
 
-/// What a file of the module at this depth uses of the crate's top level.
+/// The top-level modules that a file at this depth uses.
 fn uses(code: &str, depth: usize) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {
@@ -107,7 +107,7 @@ fn graph(source: &Path, root: &str) -> Graph {
         Some(line.strip_prefix("mod ")?.strip_suffix(';')?.to_owned())
     });
     let modules: BTreeSet<String> = declared.collect();
-    // Names that the root passes on belong to the module they come from.
+    // Names that the root re-exports belong to the module that defines them.
     let mut passed_on: BTreeMap<String, String> = BTreeMap::new();
     for statement in root.split(';') {
         let Some((_, path)) = statement.split_once("use ") else { continue };
@@ -159,7 +159,7 @@ fn reachable(graph: &Graph, from: &str) -> BTreeSet<String> {
     seen
 }
 
-/// Each set of modules that all reach each other.
+/// Each set of modules that all depend on each other.
 fn cycles(graph: &Graph) -> BTreeSet<BTreeSet<String>> {
     let reach: BTreeMap<&String, BTreeSet<String>> =
         graph.keys().map(|module| (module, reachable(graph, module))).collect();
@@ -227,7 +227,7 @@ fn modules_of_a_crate_use_each_other_in_one_direction() {
 }
 
 #[test]
-fn paths_and_cycles_are_found_as_they_are_written() {
+fn paths_and_cycles_are_found_in_every_spelling() {
     let code = code(
         "use crate::alpha::{One, two};\nuse crate::{beta, gamma::Delta as Other};\n// crate::comment\n\
          fn f() { super::epsilon::g(); super::super::zeta(); mycrate::no(); }\n\

@@ -1,5 +1,5 @@
-//! `leak-check check`: run after the suites. Lists what they left on the host, closes the shared pool, and fails if
-//! there was anything. `leak-check clean`: takes an earlier run's things away, whatever state they are in.
+//! `leak-check check` runs after the suites. It lists what they left on the host, closes the shared pool, and fails if
+//! there was anything. `leak-check clean` removes everything of an earlier run, whatever its state.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -36,7 +36,8 @@ fn check(dir: &Path) -> ExitCode {
     let mut found = leaks::of_suite(dir);
     let pool = dir.join("pool");
     leaks::close_pool(&pool);
-    // A device goes when the last mount namespace with a copy of its mount has ended. Any program that makes namespaces at this
+    // A device is detached when the last mount namespace with a copy of its mount has ended. Any program that is making
+    // namespaces has such a copy for a while.
     // moment has such a copy for a while.
     let _ = within(PATIENCE, || leaks::loop_devices(&pool).is_empty().then_some(()));
     found.extend(

@@ -1,5 +1,5 @@
-//! The documents agree with the source: links lead somewhere, tables and names are those of the code, and every command
-//! that a page shows is one that the program has.
+//! The documents agree with the source: links lead to something, tables and names are those of the code, and every
+//! command that a page shows exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Every file below a directory whose name ends so, without build outputs.
+/// Every file below a directory with this ending, without build outputs.
 fn files_below(directory: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
         let path = entry.path();
@@ -26,7 +26,7 @@ fn files_below(directory: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Every page that people read: those at the top of the repository, all below `docs`, and the contracts in the crates.
+/// Every page for people: those at the top of the repository, all below `docs`, and the contracts in the crates.
 fn pages() -> Vec<PathBuf> {
     let mut pages: Vec<PathBuf> =
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].iter().map(|name| root().join(name)).collect();
@@ -35,14 +35,14 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The cells of a table's rows, from below its head to its end. The head is the line that begins with `head`.
+/// The cells of a table's rows. `head` is the beginning of the line with the column titles.
 fn table(page: &str, head: &str) -> Vec<Vec<String>> {
     let from = page.find(&format!("\n{head}")).unwrap_or_else(|| panic!("no table begins with {head:?}"));
     let rows = page[from + 1..].lines().skip(2).take_while(|line| line.starts_with('|'));
     rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()).collect()
 }
 
-/// What stands between backticks in a text.
+/// The texts between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -106,7 +106,7 @@ fn the_crate_table_of_the_architecture_page_is_the_list_of_edges() {
     assert_eq!(written, allowed, "the crate table of ARCHITECTURE.md (left) and MAY_USE (right) differ");
 }
 
-/// Names of tests are sentences, and no other name in these pages is one: four words or more in backticks.
+/// Names of tests are sentences, and no other name on these pages is one: four words or more in backticks.
 #[test]
 fn every_test_that_a_page_names_exists() {
     let mut sources = Vec::new();
@@ -132,7 +132,7 @@ fn every_test_that_a_page_names_exists() {
         name.matches('_').count() >= 3
             && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     };
-    // The pages for users name things of other projects too.
+    // The pages for users also name things of other projects.
     let mut about_the_source = vec![root().join("ARCHITECTURE.md"), root().join("CONTRIBUTING.md")];
     files_below(&root().join("docs/decisions"), ".md", &mut about_the_source);
     for page in about_the_source {
@@ -149,7 +149,7 @@ fn every_test_that_a_page_names_exists() {
     }
 }
 
-/// The paths that the page for contributors names. In a pattern a word in capitals stands for a name to choose.
+/// The paths that the page for contributors names. A word in capitals stands for a name to choose.
 #[test]
 fn every_path_that_the_page_for_contributors_names_exists() {
     let page = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
@@ -168,7 +168,7 @@ fn every_path_that_the_page_for_contributors_names_exists() {
     }
 }
 
-/// A decision is one page: short, in the same parts as the others, and found through the index.
+/// A decision is one page: short, with the same parts as the others, and listed in the index.
 #[test]
 fn every_decision_is_one_short_page_of_the_index() {
     const MAX_LINES: usize = 40;
@@ -208,7 +208,7 @@ fn every_kind_of_event_that_the_timeline_page_names_exists() {
     }
 }
 
-/// The help of each verb in the reference of the command line, by the verb's whole name.
+/// The help of each verb in the reference of the command line, by the verb's full name.
 fn help_by_verb() -> BTreeMap<String, String> {
     let reference = fs::read_to_string(root().join("docs/cli.md")).unwrap();
     let sections = reference.split("\n#").skip(1).filter_map(|section| {
@@ -218,7 +218,7 @@ fn help_by_verb() -> BTreeMap<String, String> {
     sections.collect()
 }
 
-/// The commands that a page shows: lines of its examples that begin with the program's name, and what is in backticks.
+/// The commands that a page shows: example lines that begin with the program's name, and texts in backticks.
 fn commands(page: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (part, text) in page.split("```").enumerate() {
@@ -228,7 +228,7 @@ fn commands(page: &str) -> Vec<String> {
         } else {
             let lines = text.replace("\\\n", " ");
             let lines = lines.lines().map(|line| line.trim().trim_start_matches("$ "));
-            // What follows after two blanks, or as a comment, says what the command does.
+            // Two blanks or a comment sign separate the command from its description.
             let said = |line: &str| {
                 line.split("  ").next().and_then(|line| line.split(" #").next()).map(str::to_owned)
             };

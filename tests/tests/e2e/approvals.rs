@@ -1,4 +1,4 @@
-//! Requests that wait for a person: held, answered, come again; and what a bay can do about it, which is nothing.
+//! Requests that wait for an approval: held, answered, repeated; and that a bay cannot influence the answer.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use bay_types::ErrorCode;
 use serde_json::{Value, json};
 
 #[test]
-fn a_held_request_goes_on_when_a_person_allows_it_and_all_of_it_is_on_record() {
+fn a_held_request_continues_after_an_allow_and_is_on_record() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, "reason = \"a person looks\""));
@@ -52,7 +52,7 @@ fn a_held_request_goes_on_when_a_person_allows_it_and_all_of_it_is_on_record() {
     let decided = lab.record("b", "egress.decided");
     assert_eq!((decided.len(), &decided[0]["approval"]), (1, &card["id"]), "{decided:#?}");
     assert_eq!(decided[0]["outcome"], "allow");
-    // It was for one: the next is asked about again.
+    // The allow was for one request; the next one needs a new approval.
     curl(&lab, "b", "two", &format!("-d 'amount=1' '{url}'"));
     let again = the_open_approval(&lab);
     assert_ne!(again["id"], card["id"]);
@@ -61,7 +61,7 @@ fn a_held_request_goes_on_when_a_person_allows_it_and_all_of_it_is_on_record() {
     assert!(refused.starts_with("403 ") && refused.contains("one was enough"), "{refused}");
     assert_eq!(origin.seen.lines().len(), 1);
     assert_eq!(lab.record("b", "approval.denied")[0]["why"], "one was enough");
-    // No rule is proposed for what a person did not want.
+    // No rule is proposed for a request that a person denied.
     let learned = lab.daemon.bay(&["policy", "learn", "b", "--json"]).ok().json();
     assert_eq!(learned["rules"], 0, "{learned:#}");
     assert!(learned["not_learned"].to_string().contains("a person was asked"), "{learned:#}");
@@ -70,7 +70,7 @@ fn a_held_request_goes_on_when_a_person_allows_it_and_all_of_it_is_on_record() {
 }
 
 #[test]
-fn a_client_that_is_told_to_come_again_finds_its_question_and_later_its_answer() {
+fn a_client_that_retries_meets_the_same_approval_and_later_its_answer() {
     let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -93,7 +93,7 @@ fn a_client_that_is_told_to_come_again_finds_its_question_and_later_its_answer()
 }
 
 #[test]
-fn an_allow_reaches_as_far_as_it_was_given() {
+fn an_allow_covers_exactly_its_reach() {
     let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -116,7 +116,7 @@ fn an_allow_reaches_as_far_as_it_was_given() {
     assert_eq!(grants.as_array().map(Vec::len), Some(1), "{grants:#}");
     let policy = lab.daemon.bay(&["policy", "show", "b"]).ok().text();
     assert!(policy.contains("/save"), "{policy}");
-    // What was allowed to what ran is not allowed to what runs next; a rule is.
+    // An allow for a run of the bay does not cover its next run; a rule does.
     let _stopped = lab.daemon.bay(&["stop", "b"]).ok();
     let _started = lab.daemon.bay(&["start", "b"]).ok();
     assert_eq!(lab.get("b", &origin.url("https", "/time")).0, 503);
@@ -125,7 +125,7 @@ fn an_allow_reaches_as_far_as_it_was_given() {
 }
 
 #[test]
-fn nobody_s_answer_is_no() {
+fn an_approval_without_an_answer_is_denied() {
     let lab = lab_with(Daemon::setup().argument("--ask-timeout").argument("2s"));
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -142,12 +142,12 @@ fn nobody_s_answer_is_no() {
 }
 
 #[test]
-fn a_question_and_an_allow_outlive_a_killed_daemon() {
+fn an_open_approval_and_an_allow_survive_a_killed_daemon() {
     let mut lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
     let url = origin.url("https", "/x");
-    // As a client that tries again when its connection breaks.
+    // The client retries when its connection breaks.
     curl(&lab, "b", "one", &format!("--retry 20 --retry-delay 1 --retry-all-errors '{url}'"));
     let card = the_open_approval(&lab);
     let seen = Instant::now();
@@ -163,7 +163,7 @@ fn a_question_and_an_allow_outlive_a_killed_daemon() {
     );
     assert_eq!(curl_result(&lab, "b", "one").trim(), "200 GET /x");
 
-    // An allow that nobody used yet is kept, too.
+    // An unused allow is kept too.
     let waiting = origin.url("https", "/y");
     curl(&lab, "b", "two", &format!("--retry 20 --retry-delay 1 --retry-all-errors '{waiting}'"));
     let card = the_open_approval(&lab);
@@ -177,7 +177,7 @@ fn a_question_and_an_allow_outlive_a_killed_daemon() {
 }
 
 #[test]
-fn whoever_is_held_by_a_daemon_that_is_asked_to_end_is_told_to_come_again() {
+fn held_clients_of_an_ending_daemon_are_told_to_retry() {
     let mut lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -200,7 +200,7 @@ fn whoever_is_held_by_a_daemon_that_is_asked_to_end_is_told_to_come_again() {
         }
     }
     lab.until_open("b");
-    // A client that does so waits for the same question, and goes on.
+    // A client that retries waits for the same approval, and then continues.
     curl(&lab, "b", "two", &format!("--retry 20 --retry-delay 1 '{url}'"));
     let card = held(&lab);
     lab.daemon.terminate();
@@ -212,7 +212,7 @@ fn whoever_is_held_by_a_daemon_that_is_asked_to_end_is_told_to_come_again() {
 }
 
 #[test]
-fn nobody_is_asked_about_a_body_that_is_still_to_come() {
+fn no_approval_is_made_before_the_body_has_arrived() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -225,7 +225,7 @@ fn nobody_is_asked_about_a_body_that_is_still_to_come() {
 }
 
 #[test]
-fn of_two_who_answer_one_is_first_and_the_other_is_told_who() {
+fn of_two_concurrent_answers_the_second_is_refused_with_the_first() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -254,7 +254,7 @@ fn of_two_who_answer_one_is_first_and_the_other_is_told_who() {
 }
 
 #[test]
-fn what_was_asked_of_a_bay_goes_with_what_ran_in_it() {
+fn open_approvals_of_a_bay_end_with_its_runtime() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -273,7 +273,7 @@ fn what_was_asked_of_a_bay_goes_with_what_ran_in_it() {
     assert!(origin.seen.lines().is_empty());
 }
 
-/// Many requests at once, each by a thread; prints the statuses and one refusal.
+/// Many concurrent requests, each in a thread; prints the statuses and one refusal.
 const FLOOD: &str = r#"
 import sys, threading, urllib.request, urllib.error
 said, lock = [], threading.Lock()
@@ -293,7 +293,7 @@ print(next((body for status, body in said if status == 403), ""))
 "#;
 
 #[test]
-fn the_same_is_asked_once_and_a_flood_is_refused_with_the_reason() {
+fn equal_requests_share_an_approval_and_a_flood_is_refused_with_the_reason() {
     let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -310,7 +310,7 @@ fn the_same_is_asked_once_and_a_flood_is_refused_with_the_reason() {
     assert_eq!(approvals(&lab, &[]).len(), 20);
     assert!(text.starts_with('[') && text.contains("403, 403") && text.contains("503"), "{text}");
     assert!(text.contains("20 questions of this bay wait for a person already"), "{text}");
-    // Another bay is not kept from asking by it.
+    // Another bay can still ask.
     lab.bay("c", &ask_policy(&origin, ""));
     assert_eq!(lab.get("c", &origin.url("https", "/x")).0, 503);
     assert_eq!(approvals(&lab, &["--bay", "c"]).len(), 1);
@@ -318,7 +318,7 @@ fn the_same_is_asked_once_and_a_flood_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_bay_asks_so_many_new_questions_in_a_minute_and_no_more() {
+fn new_approvals_of_a_bay_are_limited_per_minute() {
     let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -335,20 +335,20 @@ fn a_bay_asks_so_many_new_questions_in_a_minute_and_no_more() {
         let denied = lab.daemon.rest("POST", &format!("/v1/approvals/{}/deny", id(&card)), &json!({}));
         assert_eq!(denied.status, 200, "{}", String::from_utf8_lossy(&denied.body));
     }
-    // None is open; ten are left of this minute, and one more for each two seconds of it.
+    // None is open. Ten are left in this minute, and one more for each two seconds of it.
     let text = flood(20, 40);
     assert!(text.contains("this bay has asked 30 times within a minute"), "{text}");
     let open = approvals(&lab, &[]).len();
     assert!((10..20).contains(&open), "{open}: {text}");
     assert_eq!(text.lines().next().unwrap().matches("503").count(), open, "{text}");
-    // Another bay has a minute of its own.
+    // Another bay has a limit of its own.
     lab.bay("c", &ask_policy(&origin, ""));
     assert_eq!(lab.get("c", &origin.url("https", "/x")).0, 503);
     assert!(origin.seen.lines().is_empty());
 }
 
 #[test]
-fn a_checkpoint_is_made_before_the_question_and_a_denial_can_go_back_to_it() {
+fn a_checkpoint_is_taken_before_an_approval_and_a_denial_can_restore_it() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, "checkpoint = true"));
@@ -377,7 +377,7 @@ fn a_checkpoint_is_made_before_the_question_and_a_denial_can_go_back_to_it() {
 }
 
 #[test]
-fn a_request_of_another_body_is_another_question_and_no_terminal_obeys_a_card() {
+fn a_request_with_another_body_is_another_approval_and_no_terminal_obeys_a_card() {
     let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -391,7 +391,7 @@ fn a_request_of_another_body_is_another_question_and_no_terminal_obeys_a_card() 
         let text = lab.daemon.bay(line).ok().text();
         assert!(!text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'), "{text:?}");
     }
-    // The other one waits for an answer of its own, however alike they are.
+    // The other request needs an approval of its own, however similar they are.
     curl(&lab, "b", "two", &format!("-d \"$({evil} 2)\" '{url}'"));
     until("two questions", || (approvals(&lab, &[]).len() == 2).then_some(()));
     let wrong = ["approvals", "allow", &id(&first), "--digest", &"0".repeat(64)];
@@ -403,7 +403,7 @@ fn a_request_of_another_body_is_another_question_and_no_terminal_obeys_a_card() 
     assert_eq!(origin.seen.lines().len(), 1);
 }
 
-/// Wants a WebSocket, comes again when it is told to with another nonce, and says what came of it.
+/// Requests a WebSocket, retries with another nonce when told to, and prints the result.
 const HANDSHAKES: &str = r#"
 import base64, os, socket, ssl, sys, time
 host, port, path = sys.argv[1:]
@@ -421,7 +421,7 @@ os.rename("/tmp/ws.new", "/tmp/ws")
 "#;
 
 #[test]
-fn a_websocket_is_asked_about_as_one_and_its_client_finds_its_question_again() {
+fn a_websocket_has_its_own_approval_which_its_client_meets_again() {
     let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -431,18 +431,18 @@ fn a_websocket_is_asked_about_as_one_and_its_client_finds_its_question_again() {
     let card = the_open_approval(&lab);
     assert_eq!(card["asked"]["request"], format!("WEBSOCKET {}", origin.url("https", "/live")));
     assert!(card["saved_as"].as_str().unwrap().contains("method = \"WEBSOCKET\""), "{card:#}");
-    // Told to come again, it is the same question, whatever nonce it has by then.
+    // When it retries, it meets the same approval, whatever its nonce is.
     until("it to be let go", || (the_open_approval(&lab)["held"] == 0).then_some(()));
     until("it to be held again", || (the_open_approval(&lab)["held"] == 1).then_some(()));
     let again = the_open_approval(&lab);
     assert_eq!((&again["id"], &again["digest"]), (&card["id"], &card["digest"]));
     assert!(origin.seen.lines().is_empty());
     let _allowed = lab.daemon.bay(&["approvals", "allow", &id(&card)]).ok();
-    // This origin knows no WebSockets, and says what it was sent.
+    // This origin supports no WebSockets, and returns what it received.
     let answer = curl_result(&lab, "b", "ws");
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("GET /live"), "{answer}");
     assert_eq!(origin.seen.lines().len(), 1);
-    // A plain request for the same is another question.
+    // A plain request for the same path needs another approval.
     curl(&lab, "b", "read", &origin.url("https", "/live"));
     let other = the_open_approval(&lab);
     assert_eq!(other["asked"]["request"], format!("GET {}", origin.url("https", "/live")));
@@ -451,7 +451,7 @@ fn a_websocket_is_asked_about_as_one_and_its_client_finds_its_question_again() {
 }
 
 #[test]
-fn a_policy_that_changes_meanwhile_has_the_last_word() {
+fn a_policy_change_overrides_a_pending_approval() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -468,7 +468,7 @@ fn a_policy_that_changes_meanwhile_has_the_last_word() {
 }
 
 #[test]
-fn a_bay_sees_nothing_of_the_approver_s_side_and_answers_nothing() {
+fn a_bay_can_neither_see_nor_answer_approvals() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -501,8 +501,8 @@ print("refused")
     let _no = lab.daemon.bay(&["approvals", "deny", &id(&card)]).ok();
 }
 
-/// Tries the daemon's API at each of the hosts, with the daemon's own token, as somebody who has got hold of it: asks for the
-/// questions, and allows one. Prints how each try ended.
+/// Tries the daemon's API at each host with the daemon's own token, as an attacker who obtained it: lists the
+/// approvals, and allows one. Prints the result of each attempt.
 const AT_THE_DOOR: &str = r#"
 import http.client, json, sys
 port, token, question, *hosts = sys.argv[1:]
@@ -522,7 +522,7 @@ print(json.dumps(ended))
 "#;
 
 #[test]
-fn no_address_leads_a_bay_to_the_approver_s_side() {
+fn a_bay_reaches_the_daemons_api_at_no_address() {
     let lab = lab_with(Daemon::setup().argument("--listen").argument("127.0.0.1:0"));
     let port = until("the daemon to say where it listens", || {
         let log = lab.daemon.log();
@@ -547,7 +547,8 @@ fn no_address_leads_a_bay_to_the_approver_s_side() {
     for (host, status) in ended.as_object().unwrap() {
         assert!(matches!(status.as_u64(), Some(0 | 400..)), "{host}: {ended:#}");
     }
-    // Nor where the operator lets the bay go to that very port: a request has the name it was made for, and the door has not.
+    // Nor if the operator allows this port: the request keeps the bay's name for the host, and the API refuses that
+    // name.
     let led = format!(
         "{wide}[[rule]]\nid = \"led\"\noutcome = \"allow\"\nhost = \"origin.test\"\nport = {port}\nscheme = \"http\"\naddress = \"127.0.0.1\"\nmethod = \"*\"\n"
     );
@@ -559,7 +560,7 @@ fn no_address_leads_a_bay_to_the_approver_s_side() {
 }
 
 #[test]
-fn an_allow_is_written_with_its_rule_or_grant_or_not_at_all() {
+fn an_allow_is_recorded_with_its_rule_or_grant_or_not_at_all() {
     for (table, reach) in [("policies", &["--save"][..]), ("grants", &["--for", "10m"])] {
         let lab = lab();
         let origin = lab.echo("origin.test");
@@ -576,7 +577,7 @@ fn an_allow_is_written_with_its_rule_or_grant_or_not_at_all() {
         assert_eq!(the_open_approval(&lab)["id"], card["id"], "it is still open");
         assert!(lab.record("b", "approval.allowed").is_empty());
         assert!(origin.seen.lines().is_empty(), "nothing leaves without the rule that was to come with it");
-        // A transaction that failed ends when the daemon begins the next one: until then nobody else may write.
+        // A failed transaction ends when the daemon begins the next one. Until then the database is locked.
         let _ran = lab.daemon.sh("b", "true").ok();
         lab.daemon.allow_inserts();
         let _allowed = lab.daemon.bay(&allow).ok();
@@ -586,7 +587,7 @@ fn an_allow_is_written_with_its_rule_or_grant_or_not_at_all() {
 }
 
 #[test]
-fn a_question_is_found_by_a_short_id_without_reading_all_others() {
+fn an_approval_is_found_by_a_short_id_without_reading_others() {
     let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -598,7 +599,7 @@ fn a_question_is_found_by_a_short_id_without_reading_all_others() {
         card
     };
     let (first, second) = (ask(&mut client, "/one"), ask(&mut client, "/two"));
-    // Whoever reads this one fails.
+    // Reading this row would fail.
     lab.daemon.sql(&format!("UPDATE approvals SET card = '{{' WHERE id = '{}'", id(&first)));
     let shown = lab.daemon.bay(&["approvals", "show", &short(&second), "--json"]).ok().json();
     assert_eq!((&shown["id"], &shown["state"]), (&second["id"], &"denied".into()), "{shown:#}");

@@ -34,7 +34,7 @@ fn allow(lab: &Lab, card: &Value, words: &[&str]) -> CliRun {
     lab.daemon.bay(&[&["approvals", "allow", id(card).as_str()], words].concat())
 }
 
-/// Sends a request whose client leaves with a 503 before anybody answers.
+/// Sends a request whose client leaves with a 503 before there is an answer.
 fn leave(client: &mut Client<'_>, path: &str, body: &str) -> u64 {
     let number = client.send("POST", path, body);
     client.answer(number).0
@@ -43,7 +43,7 @@ fn leave(client: &mut Client<'_>, path: &str, body: &str) -> u64 {
 const ALICE: &str = "amount=1&to=alice";
 const MALLORY: &str = "amount=1000000&to=mallory";
 
-/// A bay `b` whose client asked for a payment to Alice and left, and the card of the question.
+/// A bay `b` whose client requested a payment to Alice and left, and the card.
 fn asks_to_pay_alice<'lab>(lab: &'lab Lab, origin: &Origin) -> (Client<'lab>, Value) {
     lab.bay("b", &ask_policy(origin, ""));
     let mut client = Client::new(lab, "b", origin);
@@ -53,7 +53,7 @@ fn asks_to_pay_alice<'lab>(lab: &'lab Lab, origin: &Origin) -> (Client<'lab>, Va
 }
 
 #[test]
-fn approval_switch_an_allow_is_for_the_body_on_the_card_also_when_its_client_has_left() {
+fn approval_switch_an_allow_covers_only_the_body_on_the_card_even_after_its_client_left() {
     let mut lab = lab_with_short_hold();
     let (origin, received) = payments(&lab);
     let (mut client, card) = asks_to_pay_alice(&lab, &origin);
@@ -75,7 +75,7 @@ fn approval_switch_an_allow_is_for_the_body_on_the_card_also_when_its_client_has
     let recorded = lab.record("b", "approval.asked");
     assert_eq!(recorded[1]["differs"]["from"], card["id"], "{recorded:#?}");
 
-    // Nor does a new daemon forget what the allow was for.
+    // A new daemon still knows what the allow covered.
     let sent = client.sent();
     lab.daemon.kill_9();
     lab.daemon.launch();
@@ -89,11 +89,11 @@ fn approval_switch_an_allow_is_for_the_body_on_the_card_also_when_its_client_has
 }
 
 #[test]
-fn an_allowed_request_is_found_again_by_its_client_and_by_no_other_request() {
+fn an_allow_is_used_by_the_same_request_and_by_no_other() {
     let lab = lab_with_short_hold();
     let (origin, received) = payments(&lab);
     let (mut client, card) = asks_to_pay_alice(&lab, &origin);
-    // A client of the API that names no digest allows no more than one that does.
+    // An allow through the API without a digest covers no more than one with a digest.
     let target = format!("/v1/approvals/{}/allow", id(&card));
     assert_eq!(lab.daemon.rest("POST", &target, &json!({})).status, 200);
     assert_eq!(leave(&mut client, "/payments", MALLORY), 503);
@@ -102,7 +102,7 @@ fn an_allowed_request_is_found_again_by_its_client_and_by_no_other_request() {
 }
 
 #[test]
-fn allowing_any_body_is_said_on_the_card_and_in_the_ledger() {
+fn an_allow_for_any_body_is_visible_on_the_card_and_in_the_ledger() {
     let lab = lab_with_short_hold();
     let (origin, received) = payments(&lab);
     let (mut client, card) = asks_to_pay_alice(&lab, &origin);
@@ -156,10 +156,10 @@ fn a_rule_is_saved_only_by_an_approver_who_allows_any_body() {
 }
 
 #[test]
-fn a_revoked_allow_covers_nothing_more_and_ends_what_it_let_out() {
+fn a_revoked_allow_covers_nothing_more_and_its_streams_are_cut() {
     let lab = lab();
     let origin = lab.servers.https("origin.test", |_request| async move {
-        // A line every now and then, for as long as somebody listens.
+        // A line from time to time, until the reader leaves.
         let body = futures_util::stream::unfold((), |()| async {
             tokio::time::sleep(Duration::from_millis(100)).await;
             let line = hyper::body::Frame::data(bytes::Bytes::from_static(b"line\n"));
@@ -196,7 +196,7 @@ fn a_client_that_counts_its_tries_finds_its_answer() {
     let (origin, received) = payments(&lab);
     lab.bay("b", &ask_policy(&origin, ""));
     let url = origin.url("https", "/payments");
-    // One command: each try has another count and another span, as clients with retries and tracing have.
+    // One command. Like clients with retries and tracing, each try has another count and another span.
     let trace = |count: u32| {
         format!("-H 'traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b{count}-01'")
     };
@@ -206,7 +206,7 @@ fn a_client_that_counts_its_tries_finds_its_answer() {
             trace(count)
         )
     };
-    // Several of them would carry whatever the agent likes to a place that was allowed once.
+    // If several headers could vary, an agent could send any data to a host that was allowed once.
     let carry = format!("{} {}", pay(3, ALICE), trace(4));
     let go = "until [ -e /tmp/go ]; do sleep 0.05; done";
     let script = format!(

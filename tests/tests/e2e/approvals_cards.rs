@@ -1,4 +1,4 @@
-//! Cards: what whoever answers is shown, and that the answer is for that and nothing else.
+//! Cards: what the approver is shown, and that the answer covers exactly that.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use bay_tests::{CliRun, until};
 use bay_types::ErrorCode;
 use serde_json::Value;
 
-/// Nothing that a terminal would obey, and no letter that takes another's place in a line.
+/// Asserts that the text has no terminal sequences and no characters that change the order of a line.
 fn is_plain(text: &str) {
     let odd = |char: char| (char.is_control() && char != '\n') || "\u{202e}\u{200b}\u{2066}".contains(char);
     assert!(!text.chars().any(odd), "{text:?}");
@@ -26,7 +26,7 @@ fn answer(lab: &Lab, card: &Value, words: &[&str]) -> CliRun {
     lab.daemon.bay(&[&["approvals", words[0], id.as_str()], &words[1..]].concat())
 }
 
-/// A bay whose requests to the origin are asked about, and that has a secret for it.
+/// A bay whose requests to the origin need an approval, and that has a secret for it.
 fn with_secret(lab: &Lab) -> Origin {
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -54,7 +54,7 @@ fn a_card_names_the_secret_that_would_be_attached_and_the_value_is_on_none() {
     everybody_is_clean(&lab, "b");
 }
 
-/// Sends the same with and without the secret, one after the other, from one exec.
+/// Sends the same request with and without the secret, one after the other, from one exec.
 const WITH_AND_WITHOUT: &str = r#"
 import json, os, sys, time, urllib.request, urllib.error
 def send(method, secret):
@@ -71,7 +71,7 @@ print(json.dumps([first, send("GET", False), send("POST", True), send("GET", Tru
 "#;
 
 #[test]
-fn an_allow_that_a_client_left_behind_is_for_its_method_and_its_secret() {
+fn an_unused_allow_covers_only_its_method_and_its_secret() {
     let lab = lab_with_short_hold();
     let origin = with_secret(&lab);
     let url = origin.url("https", "/pay");
@@ -91,12 +91,12 @@ fn an_allow_that_a_client_left_behind_is_for_its_method_and_its_secret() {
 }
 
 #[test]
-fn a_request_with_another_header_is_another_question() {
+fn a_request_with_another_header_is_another_approval() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
     let url = origin.url("https", "/x");
-    // Bodies are longer than what is looked at, and differ within it, or not at all.
+    // Bodies are longer than the part that is read ahead. They differ within it, or not at all.
     let body =
         |at: usize| format!("head -c 66560 /dev/zero | tr '\\0' a | sed 's/./{at}/10' > /tmp/body{at}");
     let _made = lab.daemon.sh("b", &format!("{} && {}", body(1), body(2))).ok();
@@ -128,7 +128,7 @@ fn a_request_with_another_header_is_another_question() {
 fn a_host_that_looks_like_another_is_flagged() {
     let lab = lab();
     let known = lab.echo("origin.test");
-    // A Cyrillic letter in it: to the eye it is the other.
+    // It contains a Cyrillic letter and looks like the other host.
     let odd = "xn--rigin-iye.test";
     let rule = |host: &str| {
         ask_policy(&known, "")
@@ -148,11 +148,11 @@ fn a_host_that_looks_like_another_is_flagged() {
     assert!(curl_result(&lab, "b", "odd").starts_with("403"));
 }
 
-/// A command line, a tool call and a body that would command the terminal of whoever reads them.
+/// A command line, a tool call and a body with sequences that would control the reader's terminal.
 const DISGUISED: &str = "\u{1b}]0;mine\u{7}\u{1b}[2K\ry\u{202e}lop\u{200b}";
 
 #[test]
-fn no_terminal_obeys_what_a_bay_says_of_itself_wherever_it_is_shown() {
+fn no_terminal_obeys_text_of_a_bay_in_any_view() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -188,7 +188,7 @@ fn no_terminal_obeys_what_a_bay_says_of_itself_wherever_it_is_shown() {
         Some(line.map(|word| if word == call { "call_42" } else { word }))
     };
     if let Some(line) = line {
-        // A tool call is one plain word to the daemon.
+        // The daemon accepts a tool call only as one plain word.
         assert!(refused.errors().contains("tool call"), "{refused}");
         let _begun = lab.daemon.bay(&line).ok();
     }
@@ -213,7 +213,7 @@ fn no_terminal_obeys_what_a_bay_says_of_itself_wherever_it_is_shown() {
 }
 
 #[test]
-fn whoever_watches_sees_cards_as_they_come_and_how_they_end_over_a_restart_too() {
+fn a_watch_shows_new_cards_and_their_answers_over_a_restart_too() {
     let mut lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -254,17 +254,17 @@ fn whoever_watches_sees_cards_as_they_come_and_how_they_end_over_a_restart_too()
     }
 }
 
-/// Long enough to be told from a hold of half a second.
+/// Long enough to be distinguishable from a hold of half a second.
 const A_WHILE: Duration = Duration::from_secs(3);
 
 #[test]
-fn a_client_is_held_in_silence_and_one_that_is_known_to_wait_for_longer() {
+fn a_client_is_held_in_silence_and_a_patient_one_for_longer() {
     let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
     curl(&lab, "b", "patient", &format!("'{}'", origin.url("https", "/patient")));
     let card = the_open_approval(&lab);
-    // Whoever does not wait is told to come again, and not a byte before.
+    // A client that is not known to wait gets its answer only after the hold, and no byte before.
     let raw = r#"
 import socket, ssl, sys, time
 host, port = sys.argv[1], int(sys.argv[2])
@@ -286,7 +286,7 @@ print(time.monotonic() - begun >= 0.4, first.split(b"\r\n")[0].decode())
 }
 
 #[test]
-fn no_grant_is_made_of_a_request_that_is_shown_in_part() {
+fn no_grant_is_made_for_a_request_that_is_shown_in_part() {
     let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -313,7 +313,7 @@ fn no_grant_is_made_of_a_request_that_is_shown_in_part() {
 }
 
 #[test]
-fn what_was_allowed_without_a_secret_for_a_time_is_not_allowed_with_one() {
+fn an_allow_without_a_secret_does_not_cover_the_request_with_one() {
     for reach in [
         &["allow", "--for", "10m"][..],
         &["allow", "--for", "10m", "--any-body"],
@@ -340,7 +340,7 @@ fn what_was_allowed_without_a_secret_for_a_time_is_not_allowed_with_one() {
 }
 
 #[test]
-fn a_flood_of_questions_takes_no_checkpoint_away_that_a_card_promises() {
+fn a_flood_of_approvals_removes_no_checkpoint_that_a_card_names() {
     let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, "checkpoint = true"));
@@ -349,7 +349,7 @@ fn a_flood_of_questions_takes_no_checkpoint_away_that_a_card_promises() {
     let card = the_open_approval(&lab);
     let promised = card["checkpoint"].as_str().unwrap().to_owned();
     let _changed = lab.daemon.sh("b", "echo changed > /workspace/file").ok();
-    // More automatic checkpoints than are kept, each of a question of its own; twenty may be open at a time.
+    // More automatic checkpoints than are kept, each for its own approval. Twenty may be open at a time.
     for round in 0..24 {
         let url = origin.url("https", &format!("/other/{round}"));
         curl(&lab, "b", &format!("other{round}"), &format!("-A other -d x=1 '{url}'"));
@@ -362,7 +362,7 @@ fn a_flood_of_questions_takes_no_checkpoint_away_that_a_card_promises() {
     assert!(kept.contains(&format!("\"{promised}\"")), "{kept}");
     let _back = answer(&lab, &card, &["deny", "--rollback"]).ok();
     assert_eq!(lab.daemon.sh("b", "cat /workspace/file").ok().text(), "clean");
-    // The same asked anew with another body goes back to where the first did.
+    // The repeated request with another body restores the same checkpoint as the first.
     let mut client = Client::new(&lab, "b", &origin);
     let first = client.send("POST", "/pay", "1");
     assert_eq!(client.answer(first).0, 503);
@@ -375,11 +375,11 @@ fn a_flood_of_questions_takes_no_checkpoint_away_that_a_card_promises() {
 }
 
 #[test]
-fn what_a_grant_let_out_ends_with_it() {
+fn streams_that_a_grant_permitted_end_with_it() {
     let lab = lab();
     let origin = lab.servers.https("origin.test", |_request| async move {
         use http_body_util::{BodyExt, StreamBody};
-        // A line every now and then, for as long as somebody listens.
+        // A line from time to time, until the reader leaves.
         let body = futures_util::stream::unfold((), |()| async {
             tokio::time::sleep(Duration::from_millis(100)).await;
             let line = hyper::body::Frame::data(bytes::Bytes::from_static(b"line\n"));
@@ -401,7 +401,7 @@ fn what_a_grant_let_out_ends_with_it() {
 #[test]
 fn a_login_is_shown_with_its_user_and_its_database() {
     let lab = lab_with_short_hold();
-    // Whatever is behind it: nobody gets that far.
+    // No connection gets as far as this server.
     let origin = lab.servers.tcp("origin.test", |_stream| async {});
     let policy = origin.allowed("kind = \"tcp\"").replace("\"allow\"", "\"ask\"");
     lab.bay("b", &policy);
@@ -417,7 +417,7 @@ fn a_login_is_shown_with_its_user_and_its_database() {
     lab.set("p", &policy);
     let _there = once_there(&lab, "p");
     let psql = |user: &str, database: &str| {
-        // By its URL, as applications are told where their database is.
+        // By its URL, as applications configure their database.
         let url = format!("postgres://{user}:$TOKEN@origin.test:{}/{database}", origin.port());
         format!("{}/bin/psql \"{url}\" -c 'select 1'", home.display())
     };
@@ -438,7 +438,7 @@ fn a_login_is_shown_with_its_user_and_its_database() {
 }
 
 #[test]
-fn an_allow_for_a_command_that_has_ended_is_refused_with_what_would_help() {
+fn an_allow_for_a_command_that_has_ended_is_refused_with_a_remedy() {
     let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));

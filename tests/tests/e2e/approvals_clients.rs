@@ -1,4 +1,4 @@
-//! Real clients whose requests wait for a person: each ends well once it is allowed, and does nothing special for it.
+//! Real clients whose requests need an approval: each succeeds once the request is allowed, without special settings.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use http_body_util::{BodyExt, Collected};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-/// Clients wait, are told to come again, and wait again.
+/// Clients wait, are told to retry, and wait again.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the lab's registry hands out: a Python wheel and a package of npm, both with next to nothing in them.
+/// The packages of the lab's registry: a Python wheel and an npm package, both almost empty.
 #[derive(Clone)]
 struct Packages {
     wheel: Bytes,
@@ -113,7 +113,7 @@ fn registry(lab: &Lab) -> Origin {
                     return none;
                 }
             };
-            // The server sends what it is given, and a body is no answer to HEAD.
+            // The server sends the body that it gets, and a response to HEAD must have none.
             let body = if head.method == Method::HEAD { Bytes::new() } else { body };
             let mut answer = Response::new(text(body));
             answer.headers_mut().insert("content-type", kind.parse().unwrap());
@@ -126,7 +126,7 @@ fn registry(lab: &Lab) -> Origin {
 struct Package {
     /// The Python that it was installed for.
     python: PathBuf,
-    /// Its modules, and those that it needs.
+    /// Its modules and their dependencies.
     modules: PathBuf,
     /// Its programs.
     programs: PathBuf,
@@ -141,23 +141,23 @@ fn package(variable: &str) -> Option<Package> {
     Some(Package { python: prefix.into(), modules: modules.into(), programs: python.parent()?.to_owned() })
 }
 
-/// A bay with the host's programs, all of whose requests to the registry wait for a person.
+/// A bay with the host's programs. All of its requests to the registry need an approval.
 struct Asked {
     lab: Lab,
     origin: Origin,
 }
 
-/// How a client is to get through.
+/// How a client gets its allowed request through.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// Its first request is allowed while it is held.
     Held,
-    /// Its first request is allowed when the client was told to come again, and did.
+    /// Its first request is allowed after the client was told to retry, and did.
     ComesAgain,
 }
 
 impl Asked {
-    /// `hold` is how long clients are held that would come again; `more` are directories of the host below `/mnt`.
+    /// `hold` is how long clients that retry are held. `more` are directories of the host below `/mnt`.
     fn new(hold: &str, more: &[(&str, &Path)]) -> Self {
         let lab = lab_with(Daemon::setup().argument("--ask-hold").argument(hold));
         let origin = registry(&lab);
@@ -180,8 +180,8 @@ impl Asked {
             self.lab.daemon.bay(&["approvals", "allow", card["id"].as_str().unwrap(), "--exec"]).ok();
     }
 
-    /// Runs a client once and allows what it is asked about: the first question on the way that is wanted, those that
-    /// follow at once. It must end well and say what is expected.
+    /// Runs a client once and allows its requests: the first in the given way, later ones immediately. The client must
+    /// succeed and print what is expected.
     fn run(&self, name: &str, way: Way, line: &str, expected: &str) {
         let script = format!(
             "{} > /tmp/{name}.out 2>&1; echo \"exit $?\" >> /tmp/{name}.out; mv /tmp/{name}.out /tmp/{name}",
@@ -191,7 +191,7 @@ impl Asked {
         let _begun = self.lab.daemon.bay(&["exec", "--detach", "b", "--", "sh", "-c", &script]).ok();
         let output = |what: &str| self.lab.daemon.sh("b", &format!("cat /tmp/{name}{what} 2>/dev/null"));
         let over = || Some(output("")).filter(|ran| ran.code == 0).map(|ran| ran.text());
-        // Whether somebody is held: first yes, then no when the client was told, then yes when it came again.
+        // Whether the request is held: first yes, then no when the client was told to retry, then yes when it retried.
         let turns: &[bool] = if way == Way::Held { &[true] } else { &[true, false, true] };
         let (mut seen, mut question) = (Vec::new(), Value::Null);
         let first = within(PATIENCE, || {
@@ -203,7 +203,7 @@ impl Asked {
             }
             if turns[seen.len()] == held && !open.is_empty() {
                 seen.push(held);
-                // Whoever looks at the card may answer it, however often the client comes again.
+                // The approval stays open and answerable, however often the client retries.
                 assert!(
                     seen.len() == 1 || question == open[0]["id"],
                     "{name} is asked about anew: {open:#?}"
@@ -228,25 +228,25 @@ impl Asked {
     }
 }
 
-/// Shorter than what any of the clients waits for an answer, and long enough to be seen.
+/// Shorter than the timeouts of all clients, and long enough to be observed.
 const HOLD: &str = "2s";
 
 #[test]
-fn curl_goes_on_when_a_person_allows_it() {
+fn curl_continues_after_an_allow() {
     let Some(()) = program("/usr/bin/curl", Lack::Installable) else { return };
     let asked = Asked::new(HOLD, &[]);
     asked.run("curl", Way::Held, &format!("curl -sS {}", asked.url("/file")), "a file");
 }
 
 #[test]
-fn wget_goes_on_when_a_person_allows_it() {
+fn wget_continues_after_an_allow() {
     let Some(()) = program("/usr/bin/wget", Lack::Installable) else { return };
     let asked = Asked::new(HOLD, &[]);
     asked.run("wget", Way::Held, &format!("wget -q -O - {}", asked.url("/file")), "a file");
 }
 
 #[test]
-fn pip_comes_again_until_a_person_allows_it() {
+fn pip_retries_until_an_allow() {
     let Some(()) = program("/usr/lib/python3/dist-packages/pip", Lack::Host) else { return };
     let asked = Asked::new(HOLD, &[]);
     let pip = format!(
@@ -257,7 +257,7 @@ fn pip_comes_again_until_a_person_allows_it() {
 }
 
 #[test]
-fn cargo_comes_again_until_a_person_allows_it() {
+fn cargo_retries_until_an_allow() {
     let Some(rust) = toolchain() else {
         return suite::skip(Lack::Host, "cargo is not where rustc says that it is");
     };
@@ -271,7 +271,7 @@ fn cargo_comes_again_until_a_person_allows_it() {
 }
 
 #[test]
-fn uv_comes_again_until_a_person_allows_it() {
+fn uv_retries_until_an_allow() {
     let Some(uv) = package("BAY_TEST_UV") else {
         return suite::skip(Lack::Installable, "uv is not there: ./test installs it");
     };
@@ -284,7 +284,7 @@ fn uv_comes_again_until_a_person_allows_it() {
 }
 
 #[test]
-fn npm_goes_on_when_a_person_allows_it_and_comes_again_by_itself() {
+fn npm_continues_after_an_allow_and_retries_by_itself() {
     let Some(()) = program("/usr/bin/npm", Lack::Host) else { return };
     let asked = Asked::new(HOLD, &[]);
     let npm = |home: &str, more: &str| {
@@ -294,12 +294,12 @@ fn npm_goes_on_when_a_person_allows_it_and_comes_again_by_itself() {
         )
     };
     asked.run("npm", Way::Held, &npm("n1", ""), "added 1 package");
-    // It is held for minutes; under another name it is not.
+    // It is held for minutes. Under another user agent it is not.
     asked.run("npm-renamed", Way::ComesAgain, &npm("n2", "--user-agent=another"), "added 1 package");
 }
 
 #[test]
-fn gh_goes_on_when_a_person_allows_it() {
+fn gh_continues_after_an_allow() {
     let Some(()) = program("/usr/bin/gh", Lack::Installable) else { return };
     let asked = Asked::new(HOLD, &[]);
     let gh = format!("GH_TOKEN=nothing gh api {}", asked.url("/api/v3/user"));
@@ -307,7 +307,7 @@ fn gh_goes_on_when_a_person_allows_it() {
 }
 
 #[test]
-fn a_model_s_client_goes_on_when_a_person_allows_it_and_comes_again_by_itself() {
+fn a_model_client_continues_after_an_allow_and_retries_by_itself() {
     let Some(openai) = package("BAY_TEST_OPENAI") else {
         return suite::skip(Lack::Installable, "OpenAI's Python package is not there: ./test installs it");
     };
@@ -316,14 +316,14 @@ fn a_model_s_client_goes_on_when_a_person_allows_it_and_comes_again_by_itself() 
     let asked = Asked::new(HOLD, &more);
     let chat = |more: &str| {
         let url = asked.url("/v1");
-        // A Python that is not the system's may have a library of its own, which it looks for where it was installed.
+        // A Python that is not the system's may have its own libraries, which it expects at its original path.
         format!(
             "LD_LIBRARY_PATH=/mnt/python/lib PYTHONPATH=/mnt/modules /mnt/python/bin/python3 -B /mnt/scripts/openai_chat.py {url} {more}"
         )
     };
     asked.run("openai", Way::Held, &chat("whole"), "it is well");
     asked.run("openai-stream", Way::Held, &chat("stream"), "it is well");
-    // It is held for minutes; under another name it is not.
+    // It is held for minutes. Under another user agent it is not.
     asked.run("openai-renamed", Way::ComesAgain, &chat("whole another"), "it is well");
     asked.run("openai-stream-renamed", Way::ComesAgain, &chat("stream another"), "it is well");
 }

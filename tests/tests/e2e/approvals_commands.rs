@@ -1,4 +1,4 @@
-//! Commands that wait for a person, and those outside who are told.
+//! Commands that need an approval, and the webhooks that are notified.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -27,7 +27,7 @@ fn begun(daemon: &Daemon, args: &[&str]) -> Child {
 }
 
 #[test]
-fn a_command_that_is_asked_about_starts_when_a_person_says_so_and_not_before() {
+fn a_command_that_needs_an_approval_starts_only_after_an_allow() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let line = ["exec", "b", "--ask", "--", "sh", "-c", "echo ran; exit 7"];
@@ -40,12 +40,12 @@ fn a_command_that_is_asked_about_starts_when_a_person_says_so_and_not_before() {
     );
     let execs = daemon.rest("GET", "/v1/bays/b/execs", &Value::Null).json();
     assert_eq!(execs.as_array().map(Vec::len), Some(0), "nothing was started: {execs:#}");
-    // Whoever waits for it is told so.
+    // The waiting client reports that.
     let mut child = child;
     let mut told = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut told).unwrap();
     let short = &id[id.len() - 8..];
-    assert!(told.contains(&format!("waiting for a person: `bay approvals allow {short}`")), "{told}");
+    assert!(told.contains(&format!("waiting for an approval: `bay approvals allow {short}`")), "{told}");
     let _allowed = daemon.bay(&["approvals", "allow", &id]).ok();
     let ran = child.wait_with_output().unwrap();
     assert_eq!((ran.status.code(), ran.stdout.as_slice()), (Some(7), &b"ran\n"[..]));
@@ -59,7 +59,7 @@ fn a_command_that_is_asked_about_starts_when_a_person_says_so_and_not_before() {
 }
 
 #[test]
-fn rules_on_commands_hold_for_everybody_who_starts_one() {
+fn rules_on_commands_apply_to_every_caller() {
     let lab: Lab = lab();
     let policy = "[[exec]]\nid = \"release\"\noutcome = \"ask\"\nargv = [\"make\", \"release\", \"**\"]\n\
                   [[exec]]\nid = \"never\"\noutcome = \"deny\"\nargv = [\"rm\", \"-rf\", \"**\"]\nreason = \"too much\"\n";
@@ -70,14 +70,14 @@ fn rules_on_commands_hold_for_everybody_who_starts_one() {
     let refused = lab.daemon.bay(&["exec", "b", "--", "/bin/rm", "-rf", "/tmp/x"]);
     let (message, _) = refused.fails_as(ErrorCode::Denied, 125);
     assert!(message.contains("rule never") && message.contains("too much"), "{message}");
-    // It is asked about, and there is no make: it was let through to find that out.
+    // The command is approved. It then fails because there is no make, which shows that it was started.
     let child = begun(&lab.daemon, &["exec", "b", "--", "make", "release", "now"]);
     let id = the_question(&lab.daemon);
     let _allowed = lab.daemon.bay(&["approvals", "allow", &id]).ok();
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(127));
     assert_eq!(lab.record("b", "exec.approved").len(), 1);
 
-    // Services run their commands whenever they like, so they are asked about when they are set.
+    // Services run their commands at any time, so the approval happens when they are defined.
     let line = ["services", "add", "b", "x", "--", "rm", "-rf", "/tmp/x"];
     let (message, _) = lab.daemon.bay(&line).fails_with(ErrorCode::Denied);
     assert!(message.contains("rule never"), "{message}");
@@ -97,7 +97,7 @@ fn rules_on_commands_hold_for_everybody_who_starts_one() {
     assert_eq!(lab.record("b", "service.approved").len(), 1);
 }
 
-/// Rules on the commands of services, and on those that check their health.
+/// Rules on the commands of services, and on those of their health checks.
 const SERVICE_RULES: &str = r#"
 [[exec]]
 id = "release"
@@ -132,7 +132,7 @@ fn service_names(daemon: &Daemon) -> Vec<String> {
 }
 
 #[test]
-fn exec_rule_service_a_service_that_a_bay_defines_itself_is_held_to_the_rules_on_commands() {
+fn exec_rule_service_rules_on_commands_apply_to_services_that_a_bay_defines() {
     let lab: Lab = lab();
     let daemon = &lab.daemon;
     lab.bay("b", SERVICE_RULES);
@@ -144,10 +144,10 @@ fn exec_rule_service_a_service_that_a_bay_defines_itself_is_held_to_the_rules_on
     denied(&["x", "--no-wait", "--health", "cmd:probe x", "--", "sleep", "1000"], "rule probe");
     assert!(service_names(daemon).is_empty(), "a command that a rule denies became a service");
     let _free = daemon.bay(&add_inside(&["free", "--no-wait", "--", "sleep", "1000"])).ok();
-    // No definition gets past the rules by a name that is in use.
+    // A name that is in use does not exempt a definition from the rules.
     denied(&["free", "--no-wait", "--", "rm", "-rf", "/tmp/x"], "rule never");
 
-    // A command that a rule asks about: one question, however often the bay repeats it.
+    // A command with an ask rule: one approval, however often the bay repeats it.
     let release = add_inside(&["x", "--no-wait", "--", "make", "release"]);
     for _ in 0..2 {
         let ran = daemon.bay(&release).exits(5);
@@ -158,7 +158,7 @@ fn exec_rule_service_a_service_that_a_bay_defines_itself_is_held_to_the_rules_on
     assert_eq!((&asked["service"], &asked["by"]), (&"x".into(), &"inside".into()), "{asked:#}");
     assert_eq!(service_names(daemon), ["free"], "it is a service before anybody has allowed it");
     let _allowed = daemon.bay(&["approvals", "allow", &id]).ok();
-    // The allow is for this definition and for no other.
+    // The allow covers this definition only.
     let other = daemon.bay(&add_inside(&["x", "--no-wait", "--", "make", "another"])).exits(5);
     assert!(other.errors().contains("a person has to answer"), "{other}");
     let _no = daemon.bay(&["approvals", "deny", &the_question(daemon), "-m", "not today"]).ok();
@@ -168,7 +168,7 @@ fn exec_rule_service_a_service_that_a_bay_defines_itself_is_held_to_the_rules_on
     let approved = lab.record("b", "service.approved");
     assert_eq!((approved.len(), &approved[0]["by"]), (1, &"inside".into()), "{approved:?}");
 
-    // `bay-ctl` waits for the answers by itself: one for the command, one for its health check.
+    // `bay-ctl` waits for the answers: one for the command, one for its health check.
     let line = add_inside(&["y", "--health", "cmd:check y", "--", "make", "y"]);
     let mut waiting = begun(daemon, &line);
     for _ in 0..2 {
@@ -182,11 +182,11 @@ fn exec_rule_service_a_service_that_a_bay_defines_itself_is_held_to_the_rules_on
 }
 
 #[test]
-fn approval_hidden_no_part_of_a_command_that_a_person_is_asked_about_is_off_its_card() {
+fn approval_hidden_a_card_shows_every_part_of_a_command() {
     let lab: Lab = lab();
     let daemon = &lab.daemon;
     lab.bay("b", SERVICE_RULES);
-    // A long argument pushes what matters off the card: nobody is asked about such a command.
+    // A long argument would push the important part off the card, so no approval is asked for such a command.
     let padding = " ".repeat(20_000);
     let hidden = add_inside(&["x", "--no-wait", "--", "make", &padding, "--push-to-production"]);
     let refused = daemon.bay(&hidden).exits(5);
@@ -197,7 +197,7 @@ fn approval_hidden_no_part_of_a_command_that_a_person_is_asked_about_is_off_its_
     let open = daemon.bay(&["approvals", "--json"]).ok().json();
     assert_eq!(open.as_array().map(Vec::len), Some(0), "{open:#}");
 
-    // What decides which program runs, and how often, is on the card.
+    // The card shows everything that decides which program runs, and how often.
     let variables = ["--env", "LD_PRELOAD=/workspace/evil.so", "--env", "PATH=/workspace/bin"];
     let with = ["--restart", "never", "--health", "tcp:81", "--", "make", "release"];
     let line = add_inside(&[&["x", "--no-wait"], &variables[..], &with[..]].concat());
@@ -211,7 +211,7 @@ fn approval_hidden_no_part_of_a_command_that_a_person_is_asked_about_is_off_its_
     }
     let _no = daemon.bay(&["approvals", "deny", &id]).ok();
 
-    // Values from outside may be secret, and cards are kept.
+    // Values from outside may be secret, and cards are stored.
     let mut child = begun(daemon, &["exec", "b", "--ask", "--env", "TOKEN=of-the-operator", "--", "true"]);
     let card = daemon.bay(&["approvals", "show", &the_question(daemon), "--json"]).ok().json();
     assert_eq!(card["asked"]["env"], serde_json::json!(["TOKEN"]), "{card:#}");
@@ -220,7 +220,7 @@ fn approval_hidden_no_part_of_a_command_that_a_person_is_asked_about_is_off_its_
 }
 
 #[test]
-fn exec_rule_service_while_no_daemon_can_be_asked_a_bay_defines_no_service() {
+fn exec_rule_service_without_a_daemon_a_bay_can_define_no_service() {
     let mut lab: Lab = lab();
     lab.bay("b", SERVICE_RULES);
     let script = "touch /tmp/hold /tmp/ready; while [ -e /tmp/hold ]; do usleep 1000; done; \
@@ -238,7 +238,7 @@ fn exec_rule_service_while_no_daemon_can_be_asked_a_bay_defines_no_service() {
 }
 
 #[test]
-fn a_command_that_is_denied_with_a_rollback_leaves_the_files_as_they_were_before_it_was_asked() {
+fn a_denial_with_rollback_restores_the_files_from_before_the_approval() {
     let lab: Lab = lab();
     let policy =
         "[[exec]]\nid = \"release\"\noutcome = \"ask\"\nargv = [\"make\", \"**\"]\ncheckpoint = true\n";
@@ -254,7 +254,7 @@ fn a_command_that_is_denied_with_a_rollback_leaves_the_files_as_they_were_before
 }
 
 #[test]
-fn a_denial_holds_over_a_restart_until_the_question_would_have_ended() {
+fn a_denial_applies_over_a_restart_until_the_approval_would_have_expired() {
     let mut lab: Lab = lab();
     lab.daemon.empty_bay("b");
     let line = ["exec", "b", "--ask", "--", "true"];
@@ -268,11 +268,11 @@ fn a_denial_holds_over_a_restart_until_the_question_would_have_ended() {
     assert!(again.code == 125 && again.errors().contains("not today"), "{again}");
 }
 
-/// Messages that a place outside was sent, with their headers.
+/// Messages that a webhook received, with their headers.
 type Inbox = Arc<Mutex<Vec<(HeaderMap, Vec<u8>)>>>;
 
 #[test]
-fn a_webhook_that_was_down_is_told_when_it_is_back_and_its_messages_are_signed() {
+fn a_webhook_that_was_down_gets_its_signed_messages_later() {
     let lab = lab();
     let (inbox, down): (Inbox, Arc<AtomicBool>) = (Arc::default(), Arc::new(AtomicBool::new(true)));
     let (kept, is_down) = (Arc::clone(&inbox), Arc::clone(&down));
@@ -301,7 +301,7 @@ fn a_webhook_that_was_down_is_told_when_it_is_back_and_its_messages_are_signed()
     let (hook, secret) = (made["id"].as_str().unwrap(), made["secret"].as_str().unwrap());
     let said = lab.daemon.bay(&["notify", "test", hook]).exits(1).text();
     assert!(said.contains("502"), "{said}");
-    // Up, a test arrives, signed like all others.
+    // When it is up again, a test message arrives, signed like all others.
     down.store(false, Ordering::SeqCst);
     let _arrived = lab.daemon.bay(&["notify", "test", hook]).ok();
     let tested = inbox.lock().unwrap().pop().unwrap();
@@ -343,9 +343,9 @@ fn a_webhook_that_was_down_is_told_when_it_is_back_and_its_messages_are_signed()
 }
 
 #[test]
-fn a_webhook_that_refuses_the_messages_of_one_bay_gets_those_of_another_at_once() {
+fn a_webhook_that_refuses_the_messages_of_one_bay_gets_those_of_another_without_delay() {
     let lab = lab();
-    // The bay and the event of each message, in the order they came in.
+    // The bay and the event of each message, in order of arrival.
     let inbox: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
     let kept = Arc::clone(&inbox);
     let origin = lab.servers.https("origin.test", move |request: http::Request<hyper::body::Incoming>| {
@@ -373,7 +373,7 @@ fn a_webhook_that_refuses_the_messages_of_one_bay_gets_those_of_another_at_once(
     lab.daemon.empty_bay("other");
     let refused = begun(&lab.daemon, &["exec", "refused", "--ask", "--", "true"]);
     until("two attempts at the message that is refused", || (of("refused").len() >= 2).then_some(()));
-    // That message is tried for 15 minutes, far longer than this test waits for anything.
+    // That message is retried for 15 minutes, far longer than any wait of this test.
     let other = begun(&lab.daemon, &["exec", "other", "--ask", "--", "true"]);
     until("the message of the other bay", || (!of("other").is_empty()).then_some(()));
     let id = lab.daemon.bay(&["approvals", "--bay", "other", "--json"]).ok().json()[0]["id"].clone();

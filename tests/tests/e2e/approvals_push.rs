@@ -1,4 +1,4 @@
-//! Git pushes: decided on by the refs they change, shown as refs and commits, held while git waits.
+//! Git pushes: decided by the refs that they change, shown as refs and commits, held while git waits.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,7 +23,7 @@ fn git(dir: &Path, args: &[&str]) -> String {
     String::from_utf8(run.stdout).unwrap()
 }
 
-/// Answers with git's own server.
+/// Answers through git's own server.
 async fn serve_git(root: Arc<PathBuf>, request: Request<Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
     let header =
@@ -144,7 +144,7 @@ impl Forge {
     }
 }
 
-/// Whether git's two ends of HTTPS are there.
+/// Whether git's client and server for HTTPS are installed.
 fn has_git_over_https() -> bool {
     let there = Path::new(BACKEND).exists()
         && bay_tests::image::small().join("usr/lib/git-core/git-remote-https").exists();
@@ -158,13 +158,14 @@ fn has_git_over_https() -> bool {
 }
 
 #[test]
-fn approval_switch_a_push_that_was_allowed_brings_the_commits_that_were_shown() {
+fn approval_switch_an_allowed_push_delivers_only_the_commits_on_its_card() {
     if !has_git_over_https() {
         return;
     }
     let forge = forge();
     let shown = forge.lab.daemon.sh("b", "cd /workspace/app; git rev-parse HEAD").ok().text();
-    // One command: what is shown is pushed by a git that is ended, another commit after the answer, then what was shown.
+    // One command: a git that is killed pushes what the card shows. After the answer it pushes another commit, then the
+    // first.
     let script = "export HOME=/root; cd /workspace/app; HEAD1=$(git rev-parse HEAD)
         setsid git push -q origin $HEAD1:refs/heads/main > /dev/null 2>&1 & push=$!
         until [ -e /tmp/leave ]; do sleep 0.05; done
@@ -223,7 +224,7 @@ fn a_push_is_decided_on_by_its_branches_and_shown_as_refs_and_commits() {
     assert_eq!(forge.said("main").trim(), "0", "git waited and went on");
     assert_eq!(forge.refs().lines().collect::<Vec<_>>(), ["refs/heads/agent/one", "refs/heads/main"]);
 
-    // One ref that is refused is enough, whatever else the push brings.
+    // One refused ref is enough, whatever else the push contains.
     forge.push("both", "HEAD:refs/heads/agent/two HEAD:refs/tags/v2");
     assert!(!forge.said("both").starts_with('0'));
     forge.push("delete", ":refs/heads/main");

@@ -1,5 +1,5 @@
-//! What an agent with time on its hands tries after the plain things of the isolation suite: wedging PID 1, using up
-//! what the kernel shares, leaving traps for whoever reads its files from outside.
+//! Attacks of an agent beyond the plain ones of the isolation suite: blocking PID 1, exhausting resources that the
+//! kernel shares, and traps for processes that read its files from outside.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,16 +15,16 @@ use bay_types::ErrorCode;
 use bay_types::bay::State;
 use serde_json::{Value, json};
 
-/// Longest that an uninvolved bay may take to answer while another one misbehaves.
+/// Longest time in which an uninvolved bay must answer while another one misbehaves.
 const UNDISTURBED: Duration = Duration::from_secs(5);
-/// Longest that a bay whose guest does not answer may take to be stopped: its grace, and the slack of the daemon.
+/// Longest time in which a bay whose guest does not answer must be stopped: its grace, and some time for the daemon.
 const STOPPED_WITHIN: Duration = Duration::from_secs(30);
 
 fn python(daemon: &Daemon, bay: &str, script: &str) -> CliRun {
     daemon.bay(&["exec", bay, "--", "python3", "-u", "-c", script])
 }
 
-/// The daemon and a bay that did nothing wrong are as they were.
+/// Asserts that the daemon and an uninvolved bay still work.
 #[track_caller]
 fn undisturbed(daemon: &Daemon, bay: &str) {
     let begun = Instant::now();
@@ -32,7 +32,7 @@ fn undisturbed(daemon: &Daemon, bay: &str) {
     assert!(begun.elapsed() < UNDISTURBED, "{bay} took {:?}", begun.elapsed());
 }
 
-/// Stops a bay in time, and starts it again.
+/// Stops a bay within the time limit, and starts it again.
 #[track_caller]
 fn stops_and_starts(daemon: &Daemon, bay: &str) {
     let begun = Instant::now();
@@ -64,7 +64,7 @@ fn what_the_kernel_counts_per_user_is_counted_per_bay() {
 }
 
 #[test]
-fn groups_deeper_than_any_path_and_as_many_as_fit_do_not_keep_a_bay_from_going() {
+fn very_deep_and_very_many_groups_do_not_prevent_the_removal_of_a_bay() {
     if !image::with_python() {
         return;
     }
@@ -76,7 +76,7 @@ fn groups_deeper_than_any_path_and_as_many_as_fit_do_not_keep_a_bay_from_going()
     let counts: Vec<u32> = made.split(' ').map(|count| count.parse().unwrap()).collect();
     assert!(counts[0] > 16, "deep enough that its path is too long for the kernel: {made}");
     assert!(counts[0] < 100 && counts[1] < 10_000, "a bay makes groups without bound: {made}");
-    // With no room for a group of its own an exec runs all the same.
+    // If there is no room for a group of its own, an exec still runs.
     assert_eq!(daemon.sh("b", "echo alive").ok().text(), "alive");
     stops_and_starts(&daemon, "b");
 }
@@ -101,7 +101,7 @@ fn a_guest_that_its_agent_froze_or_starved_can_be_stopped_and_disturbs_nobody() 
         "{MOUNT_GROUPS}; mkdir /tmp/cg/z && echo 1 > /tmp/cg/z/cgroup.procs && echo 1 > /tmp/cg/z/cgroup.kill"
     );
     for attack in [freeze.as_str(), &no_groups, no_files, &killed, "umount -l /proc; umount -l /dev"] {
-        // Nobody waits for the answer: a frozen guest gives none.
+        // Do not wait for the answer: a frozen guest gives none.
         let mut running = daemon.command(&["exec", "b", "--", "sh", "-c", attack]);
         let mut running = running.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         until("the attack to be under way", || {
@@ -119,13 +119,14 @@ fn a_guest_that_its_agent_froze_or_starved_can_be_stopped_and_disturbs_nobody() 
 }
 
 #[test]
-fn nothing_in_the_bay_reaches_into_pid_1() {
+fn no_process_in_the_bay_can_access_pid_1() {
     if !image::with_python() {
         return;
     }
     let daemon = Daemon::start();
     daemon.empty_bay("b");
-    // pidfd_open and pidfd_getfd have one number everywhere; the other calls have wrappers in the C library.
+    // pidfd_open and pidfd_getfd have the same number on all architectures; the other calls have wrappers in the C
+    // library.
     let script = r#"
 import ctypes, os, struct
 l = ctypes.CDLL(None, use_errno=True)
@@ -145,7 +146,7 @@ for name in ('mem', 'exe', 'root/etc', 'cwd', 'fd/3', 'ns/mnt', 'map_files', 'en
 print([s for s in said if s[2] != -1])
 "#;
     assert_eq!(python(&daemon, "b", script).ok().text(), "[]");
-    // With every capability of a namespace below its own, too.
+    // Also with every capability of a nested namespace.
     let nested = format!("import ctypes; ctypes.CDLL(None).unshare(0x10000000)\n{script}");
     assert_eq!(python(&daemon, "b", &nested).ok().text(), "[]");
     assert_eq!(daemon.sh("b", "echo alive").ok().text(), "alive");
@@ -158,7 +159,7 @@ fn system_calls_cannot_be_smuggled_past_the_filters() {
     }
     let daemon = Daemon::start();
     daemon.empty_bay("b");
-    // Higher bits than the kernel looks at: in a socket's family, and in an ioctl (SUBVOL_CREATE of btrfs).
+    // With higher bits that the kernel ignores: in a socket's family, and in an ioctl (SUBVOL_CREATE of btrfs).
     let high = r#"
 import ctypes, os, platform
 l = ctypes.CDLL(None, use_errno=True)
@@ -182,7 +183,7 @@ print(done)
 "#;
     assert_eq!(python(&daemon, "b", high).ok().text(), "[]");
     if cfg!(target_arch = "x86_64") {
-        // The numbers of x32 are those of x86-64 with one bit more.
+        // The numbers of x32 are those of x86-64 with an additional bit.
         let x32 = "import ctypes; l = ctypes.CDLL(None, use_errno=True)\nprint([n for n in (39, 41, 248, 250, 321, 425, 514, 521) if l.syscall(n | 0x40000000, 40, 1, 0, 0) >= 0])";
         assert_eq!(python(&daemon, "b", x32).ok().text(), "[]");
         // mov eax, 20 (getpid of i386); int 0x80; ret
@@ -199,7 +200,7 @@ print('returned', ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.
 }
 
 #[test]
-fn no_process_of_a_bay_gets_ahead_of_the_hosts() {
+fn no_process_of_a_bay_gets_priority_over_the_hosts() {
     if !image::with_python() {
         return;
     }
@@ -223,13 +224,13 @@ attempt('files', lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (hard + 1, h
 print(done)
 ";
     assert_eq!(python(&daemon, "b", script).ok().text(), "[]");
-    // When the host's memory runs out, what is in a bay goes first.
+    // If the host's memory runs out, the kernel kills processes of bays first.
     let score: i32 = daemon.sh("b", "cat /proc/self/oom_score_adj").ok().text().parse().unwrap();
     assert!(score > 0, "oom_score_adj is {score}");
 }
 
 #[test]
-fn mounts_made_by_the_host_can_be_neither_lifted_nor_loosened() {
+fn mounts_made_by_the_host_can_be_neither_removed_nor_made_writable() {
     let daemon = Daemon::start();
     let scratch = Scratch::new();
     fs::write(scratch.join("f"), "the host's\n").unwrap();
@@ -266,8 +267,8 @@ fn mounts_made_by_the_host_can_be_neither_lifted_nor_loosened() {
     assert_eq!(fs::read_to_string(scratch.join("f")).unwrap(), "the host's\n");
 }
 
-/// Replaces something in the root filesystem that is a mount point. In its own mount namespace that is refused; from
-/// one in which the old root is no longer mounted anywhere it is not.
+/// Replaces a mount point in the root filesystem. In its own mount namespace that is refused. In a namespace in which
+/// the old root is no longer mounted, it is not.
 const REPLACE: &str = r"
 import ctypes, os, sys
 what, how = sys.argv[1:]
@@ -288,7 +289,7 @@ if how == 'file': os.close(os.open(what, os.O_CREAT | os.O_WRONLY, dir_fd=root))
 ";
 
 #[test]
-fn a_mount_point_that_became_something_else_is_not_followed_and_a_fresh_root_mends_it() {
+fn a_replaced_mount_point_is_not_followed_and_a_fresh_root_fixes_it() {
     if !image::with_python() {
         return;
     }
@@ -327,7 +328,7 @@ fn a_mount_point_that_became_something_else_is_not_followed_and_a_fresh_root_men
 }
 
 #[test]
-fn traps_among_the_kept_output_are_seen_through() {
+fn traps_among_the_kept_output_are_not_followed() {
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
     for number in 1..=7 {
@@ -352,7 +353,7 @@ fn traps_among_the_kept_output_are_seen_through() {
     let look = |daemon: &Daemon, when: &str| {
         for id in &ids {
             let begun = Instant::now();
-            // Only the beginning: one of them pretends to have a terabyte, of which a bounded part is shown.
+            // Read only the beginning: one file claims to have a terabyte, of which a bounded part is shown.
             let mut logs = daemon.command(&["logs", "b", id]);
             let mut logs = logs.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
             let mut shown = Vec::new();
@@ -425,7 +426,7 @@ fn bombs_of_every_kind_go_off_in_their_own_bay_only() {
 }
 
 #[test]
-fn names_and_words_from_a_bay_cannot_command_the_operators_terminal() {
+fn names_and_texts_of_a_bay_cannot_control_the_operators_terminal() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let scratch = Scratch::new();
@@ -453,7 +454,7 @@ fn names_and_words_from_a_bay_cannot_command_the_operators_terminal() {
     }
 }
 
-/// A connection on which something was sent and nothing read.
+/// A connection on which a request was sent and nothing was read.
 fn half_open(daemon: &Daemon, sent: &[u8]) -> UnixStream {
     let mut stream = UnixStream::connect(daemon.socket()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -463,7 +464,7 @@ fn half_open(daemon: &Daemon, sent: &[u8]) -> UnixStream {
 }
 
 #[test]
-fn callers_who_hang_flood_or_smuggle_hold_nobody_up() {
+fn callers_that_hang_flood_or_smuggle_delay_nobody() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let idle: Vec<UnixStream> =
@@ -483,7 +484,7 @@ fn callers_who_hang_flood_or_smuggle_hold_nobody_up() {
         let taken = (0..256).take_while(|_| stream.write_all(&chunk).is_ok()).count();
         assert!(taken < 64, "the daemon took {taken} MiB of a request");
     }
-    // Two lengths: whichever is believed, the rest must not become a request of its own.
+    // Two lengths: whichever applies, the rest must not be parsed as another request.
     let smuggled = b"POST /v1/bays HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nDELETE /v1/bays/b HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     let _ = half_open(&daemon, smuggled).read(&mut [0; 4096]);
     for target in ["..%2f..%2fetc", "%2e%2e", "b%2f..%2fb", "b%00"] {
@@ -541,7 +542,7 @@ fn find(dir: &Path, name: &str) -> Option<(std::path::PathBuf, fs::Metadata)> {
 }
 
 #[test]
-fn trees_that_no_git_would_make_are_refused() {
+fn malformed_git_trees_are_refused() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
     let hash = |kind: &str, bytes: &[u8]| {

@@ -1,12 +1,12 @@
-//! What root in a bay tries against the parts that look into the bay: the guest that reads `/proc` and `/etc` for its
-//! answers, `bay-ctl` and its socket, the definitions of services, the groups, and the terminal of whoever asks.
+//! Attacks by root in a bay on the parts that read from it: the guest that reads `/proc` and `/etc`, `bay-ctl` and its
+//! socket, the definitions of services, the control groups, and the reader's terminal.
 
 use std::time::{Duration, Instant};
 
 use bay_tests::{CliRun, Daemon, image};
 use serde_json::Value;
 
-/// Longest that a bay may take to answer while somebody in it misbehaves.
+/// Longest time in which a bay must answer while a process in it misbehaves.
 const SOON: Duration = Duration::from_secs(5);
 
 fn python(daemon: &Daemon, bay: &str, script: &str) -> CliRun {
@@ -22,13 +22,13 @@ fn answers_soon(daemon: &Daemon, what: &[&str]) -> CliRun {
 }
 
 #[test]
-fn what_is_mounted_over_proc_makes_pid_1_wait_for_nothing() {
+fn mounts_over_proc_do_not_block_pid_1() {
     if !image::with_python() {
         return;
     }
     let daemon = Daemon::start();
     daemon.empty_bay("b");
-    // Every file that the guest could look for is a pipe nobody writes to.
+    // Every file that the guest could read is a pipe without a writer.
     let cover = "
 import os, subprocess
 os.makedirs('/dev/shm/false/net'); os.mkfifo('/dev/shm/pipe')
@@ -58,7 +58,7 @@ WAYS
 }
 
 #[test]
-fn an_environment_too_long_for_the_kernel_keeps_nobody_from_running_what_mends_it() {
+fn an_environment_that_is_too_long_does_not_prevent_its_repair() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     for trap in [
@@ -75,7 +75,7 @@ fn an_environment_too_long_for_the_kernel_keeps_nobody_from_running_what_mends_i
 }
 
 #[test]
-fn json_from_a_bay_cannot_command_the_terminal_it_is_printed_on() {
+fn json_from_a_bay_cannot_control_the_terminal() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let odd = "\u{1b}]0;title\u{7}\r\u{9b}2J\u{202e}\u{7f}";
@@ -142,7 +142,7 @@ for flags in ([], ['--json']):
     print([x for x in text if x in '\x1b\x07\x9b\u202e'])
 "#;
     assert_eq!(python(&daemon, "b", script).ok().text(), "[]\n[]\n[]");
-    // The daemon never goes through that socket.
+    // The daemon never uses that socket.
     let _ports = answers_soon(&daemon, &["ports", "b"]);
     let _stopped = daemon.bay(&["stop", "b"]).ok();
     let _started = daemon.bay(&["start", "b"]).ok();
@@ -173,7 +173,7 @@ echo done";
 }
 
 #[test]
-fn traps_among_the_definitions_of_services_are_told_and_keep_nothing_up() {
+fn traps_among_the_definitions_of_services_are_reported_and_block_nothing() {
     if !image::with_python() {
         return;
     }

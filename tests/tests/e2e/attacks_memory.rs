@@ -1,5 +1,5 @@
-//! What a bay prepares so that its captured memory, when it goes on, gets it further than it was; and what it does to PID 1,
-//! which is ready to be captured.
+//! Preparations of a bay by which its restored memory could gain more rights than before, and attacks on PID 1 during
+//! captures.
 
 use bay_tests::consistency_probe::can_run;
 use bay_tests::{CliRun, Daemon, until};
@@ -9,7 +9,7 @@ fn captured(daemon: &Daemon, bay: &str) -> CliRun {
     daemon.bay(&["checkpoint", bay, "--memory"])
 }
 
-/// The capture is refused for this reason, and the bay lives on.
+/// Asserts that the capture is refused for this reason, and that the bay still works.
 #[track_caller]
 fn refused(daemon: &Daemon, bay: &str, reason: &str) {
     let (said, _) = captured(daemon, bay).fails_with(ErrorCode::MemoryUnavailable);
@@ -17,7 +17,7 @@ fn refused(daemon: &Daemon, bay: &str, reason: &str) {
     let _lives = daemon.sh(bay, "true").ok();
 }
 
-/// Starts something in the bay that stays, and waits for its first word.
+/// Starts a process in the bay that keeps running, and waits for its first word.
 fn stays(daemon: &Daemon, bay: &str, argv: &[&str]) -> String {
     let exec = daemon.bay(&[&["exec", bay, "-d", "--json", "--"], argv].concat()).ok().json();
     let exec = exec["id"].as_str().unwrap().to_owned();
@@ -27,23 +27,23 @@ fn stays(daemon: &Daemon, bay: &str, argv: &[&str]) -> String {
 }
 
 #[test]
-fn mounts_that_come_back_lead_nowhere_on_the_host() {
+fn restored_mounts_lead_nowhere_on_the_host() {
     let daemon = Daemon::start();
     if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
-    // Whoever mounts it again finds the layers where he is himself.
+    // A process that mounts it again finds the layers in its own root.
     let overlay = "mount -t overlay overlay -o lowerdir=/etc:/home,userxattr /o";
     let _made = daemon.sh("b", &format!("mkdir -p /o && {overlay}")).ok();
     refused(&daemon, "b", "overlay at /o");
     let _gone = daemon.sh("b", "umount /o").ok();
-    // In a mount namespace that PID 1 does not see into.
+    // In a mount namespace that PID 1 cannot see.
     let hidden = format!("{overlay} && echo ready && exec sleep 1000");
     let exec = stays(&daemon, "b", &["unshare", "-m", "sh", "-c", &hidden]);
     refused(&daemon, "b", "overlay at /o");
     let _ended = daemon.bay(&["kill", "b", &exec]).ok();
-    // What was mounted is removed, and the way to it leads elsewhere.
+    // The mounted directory is removed, and its path leads elsewhere.
     let removed = "
         mkdir -p /m /t && mount -t tmpfs none /m
         mkdir /m/d && echo here > /m/d/f && touch /t/f && mount --bind /m/d/f /t/f
@@ -56,7 +56,7 @@ fn mounts_that_come_back_lead_nowhere_on_the_host() {
     assert_eq!(daemon.sh("b", "readlink /m/d").ok().text(), "/var/tmp");
 }
 
-/// Has a file open whose name is what the guest's socket is called among the images.
+/// Opens a file with the name that the guest's socket has among the images.
 const IMPOSTOR: &str = r#"
 import time
 listening = "00010000"
@@ -68,7 +68,7 @@ time.sleep(1000)
 "#;
 
 #[test]
-fn no_file_is_taken_for_the_socket_of_the_guest() {
+fn no_file_is_mistaken_for_the_guests_socket() {
     let daemon = Daemon::start();
     if !can_run(&daemon) {
         return;
@@ -84,7 +84,7 @@ fn no_file_is_taken_for_the_socket_of_the_guest() {
     let _back = daemon.bay(&["restore", "b", "v1"]).ok();
 }
 
-/// Processes that send PID 1 what a breakpoint would, as fast as they can.
+/// Processes that send PID 1 the signal of a breakpoint as fast as they can.
 const FLOOD: &str = r#"
 import os, signal
 if os.fork() and os.fork():
@@ -108,7 +108,7 @@ fn a_flood_of_traps_does_not_fill_the_stack_of_pid_1() {
     };
     let before = stack();
     let exec = stays(&daemon, "b", &["python3", "-c", FLOOD]);
-    // So often that one comes while another is being looked at.
+    // Often enough that one arrives while another is handled.
     for _ in 0..20 {
         let _lives = daemon.sh("b", "true").ok();
     }
@@ -118,7 +118,7 @@ fn a_flood_of_traps_does_not_fill_the_stack_of_pid_1() {
     assert_eq!(daemon.host_pid("b"), first);
 }
 
-/// Has many removed files open that share what they hold: little for the bay, and much for whoever copies each.
+/// Holds many removed files open that share their blocks: cheap for the bay, and expensive if each is copied.
 const SHARED_FILES: &str = r#"
 import fcntl, os, time
 FICLONE = 0x40049409
@@ -139,7 +139,7 @@ print("ready", flush=True)
 time.sleep(1000)
 "#;
 
-/// Many processes with the same memory, which is kept for each.
+/// Many processes with the same memory, which is captured for each.
 const SHARED_MEMORY: &str = r#"
 import os, time
 kept = bytearray(os.urandom(1 << 20) * 40)
@@ -152,7 +152,7 @@ time.sleep(1000)
 "#;
 
 #[test]
-fn what_costs_a_bay_little_and_a_capture_much_does_not_fill_the_pool() {
+fn data_that_a_capture_would_multiply_does_not_fill_the_pool() {
     let daemon = Daemon::setup().own_pool(900).start();
     if !can_run(&daemon) {
         return;
@@ -163,7 +163,7 @@ fn what_costs_a_bay_little_and_a_capture_much_does_not_fill_the_pool() {
     let _ended = daemon.bay(&["kill", "b", &exec]).ok();
     let exec = stays(&daemon, "b", &["python3", "-c", SHARED_MEMORY]);
     refused(&daemon, "b", "and no room for it");
-    // Nobody was lost, and what was written is gone.
+    // No process was lost, and the written data is gone.
     assert_eq!(daemon.sh("b", "pidof python3 | wc -w").ok().text(), "41");
     let _room = daemon.sh("b", "dd if=/dev/zero of=/workspace/f bs=1M count=100 conv=fsync").ok();
     let _ended = daemon.bay(&["kill", "b", &exec]).ok();

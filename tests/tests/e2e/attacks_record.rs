@@ -1,5 +1,5 @@
-//! What root in a bay tries against the record of its own commands: how they ended, what they printed, and the process
-//! that reports both to the daemon.
+//! Attacks by root in a bay on the record of its own commands: how they ended, what they printed, and the process that
+//! reports both to the daemon.
 
 use std::fs;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ fn kept(exec: &str) -> String {
     format!("/.bay/state/execs/{exec}")
 }
 
-/// A path of the bay as the host sees it, also while no daemon runs.
+/// A path of the bay as the host sees it, even while no daemon runs.
 fn outside(guest: i32, path: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{guest}/root{path}"))
 }
@@ -79,7 +79,7 @@ fn exec_forged_end_a_dead_guests_files_say_nothing_about_an_exec() {
         "{event}"
     );
 
-    // The same while no daemon runs: the next one asks a guest that has only the files.
+    // And while no daemon runs: the next one asks a guest that has only the files.
     until("the bay to run again", || (daemon.sh("b", "true").code == 0).then_some(()));
     let running = detached(&daemon, "b", "sleep 1000");
     let _forged = daemon.sh("b", &forge.replace(&record, &format!("{}/meta.json", kept(&running)))).ok();
@@ -149,7 +149,7 @@ fn exec_rewritten_output_is_shown_with_a_warning() {
         daemon.sh("b", &format!("cp -a {dir} /workspace/kept && sed -i 's/FAILED/passed/' {dir}/*.out")).ok();
     assert_eq!(daemon.bay(&["logs", "b", &exec]).ok().text(), "3 tests passed");
     assert_eq!(warned("rewritten")["state"], "changed");
-    // The daemon's own reading of a stopped bay, and what a new guest reads.
+    // The daemon's own reading of a stopped bay, and a new guest's.
     let _stopped = daemon.bay(&["stop", "b"]).ok();
     assert_eq!(warned("stopped")["state"], "changed");
     let _started = daemon.bay(&["start", "b"]).ok();
@@ -160,10 +160,10 @@ fn exec_rewritten_output_is_shown_with_a_warning() {
     assert_eq!(check_of(&daemon, &exec)["state"], "intact");
     let _cut = daemon.sh("b", &format!("for f in {dir}/*.out; do : > $f; done")).ok();
     assert_eq!(warned("cut off")["state"], "missing");
-    // Which stream a byte was printed on.
+    // The stream on which each byte was printed.
     let _moved = daemon.sh("b", &format!("{restore}; for f in {dir}/*.idx; do : > $f; done")).ok();
     assert_eq!(warned("moved to the other stream")["state"], "changed");
-    // Text behind the end.
+    // Text after the end.
     let _longer = daemon.sh("b", &format!("{restore}; for f in {dir}/*.out; do echo fixed >> $f; done")).ok();
     assert_eq!(warned("continued")["state"], "unchecked");
 }
@@ -198,7 +198,7 @@ fn a_kill_of_an_ended_command_ends_the_processes_that_it_left() {
     until("the processes to be gone", || (count() == "0").then_some(()));
     let signal = events(&daemon, "b", "exec.signal");
     assert_eq!(signal.len(), 1, "{signal:?}");
-    // Nothing is left of it now, and nothing more is said.
+    // Now nothing of it is left, and the message says no more.
     let again = daemon.bay(&["kill", "b", &exec]).ok().text();
     assert!(again.ends_with("had ended before"), "{again}");
 }
@@ -219,11 +219,11 @@ fn exec_moved_a_kill_claims_no_process_that_left_the_control_group_of_its_comman
     assert_eq!(until_ended(&daemon, "b", &exec)["exit"]["reason"], "killed");
     assert!(!lives(1015), "a process in the group outlived the kill");
     assert!(lives(1014), "the kernel knows no more that the command started it");
-    // A second kill finds nothing in the group, and claims nothing.
+    // A second kill finds no process in the group, and reports none.
     let again = daemon.bay(&["kill", "b", &exec]).ok().text();
     assert!(again.ends_with("had ended before"), "{again}");
     assert!(lives(1014));
-    // The way out that docs/execs.md names.
+    // The remedy that docs/execs.md names.
     let _stopped = daemon.bay(&["stop", "b"]).ok();
     let _started = daemon.bay(&["start", "b"]).ok();
     assert!(!lives(1014), "a process outlived the stop of its bay");
@@ -237,7 +237,7 @@ fn guest_limits_of_pid_1_that_would_end_it_are_refused() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let guest = daemon.host_pid("b");
-    // Any thread of a process has the limits of the process.
+    // All threads of a process share its limits.
     let script = "
 import os, resource, subprocess
 names = ('CPU', 'FSIZE', 'DATA', 'AS')
@@ -274,7 +274,7 @@ fn guest_frozen_in_a_group_of_the_bay_is_put_back_and_the_record_says_so() {
                   && echo 1 > /tmp/cg/cage/cgroup.procs && echo 1 > /tmp/cg/cage/cgroup.freeze";
     let _started = detached(&daemon, "b", freeze);
     let moved = until("the record to say that the guest was moved", || {
-        // Somebody who cannot reach it makes the daemon look.
+        // A client that cannot reach the guest makes the daemon check.
         let _answer = daemon.sh("b", "true");
         events(&daemon, "b", "bay.guest-moved").first().cloned()
     });

@@ -1,5 +1,5 @@
-//! `bay audit`: a record that cannot be bent unseen, on the daemon's machine and elsewhere. Whoever attacks here can write
-//! to the database and to bundles, knows the code, and does not have the key.
+//! `bay audit`: a record that nobody can change unnoticed, on the daemon's machine and elsewhere. The attacker here can
+//! write to the database and to bundles, and knows the code, but does not have the key.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use serde_json::Value;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row};
 
-/// A machine that has never seen the daemon: a home of its own, no socket, no data directory.
+/// A machine that has never seen the daemon: its own home, no socket, no data directory.
 struct Elsewhere(Scratch);
 
 impl Elsewhere {
@@ -39,7 +39,7 @@ impl Elsewhere {
     }
 }
 
-/// A daemon with some life behind it, and its bay gone again.
+/// A daemon with some events and a removed bay.
 fn lived() -> Daemon {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
@@ -63,7 +63,7 @@ fn in_lines(header: &str, events: &[EventRecord]) -> Vec<u8> {
     format!("{header}\n").into_bytes().into_iter().chain(events).collect()
 }
 
-/// The event with another body, and a hash that fits it.
+/// The event with another body, and a matching hash.
 fn rewritten(event: &EventRecord) -> EventRecord {
     let mut event = EventRecord { body: r#"{"by":"nobody"}"#.to_owned(), ..event.clone() };
     event.hash = event.leaf();
@@ -111,7 +111,7 @@ fn a_bundle_is_verified_elsewhere_with_nothing_but_the_key() {
         "{json}"
     );
 
-    // What an agent wrote is one string in one line of it, whatever it looks like.
+    // Text that an agent wrote stays one string on one line, whatever it contains.
     let text = export(&daemon, &[]);
     assert_eq!(text.lines().count() as u64, size + 1);
     assert!(events(&text).iter().all(|event| event.kind != "bay.forged"));
@@ -125,7 +125,7 @@ fn a_bundle_is_verified_elsewhere_with_nothing_but_the_key() {
     let said = elsewhere.bay(&["audit", "verify", &proof, "--key", &key_file]).ok().text();
     assert!(said.starts_with("event 3 is in the record\n"), "{said}");
 
-    // Somebody who kept only a head, and somebody who kept none.
+    // One verifier kept only a head, and another kept none.
     let head = elsewhere.file("head", format!("{head}\n"));
     daemon.empty_bay("c");
     let since =
@@ -144,7 +144,7 @@ fn a_bundle_is_verified_elsewhere_with_nothing_but_the_key() {
 }
 
 #[test]
-fn whatever_is_done_to_a_bundle_is_found_with_the_public_key() {
+fn every_change_to_a_bundle_is_found_with_the_public_key() {
     let daemon = lived();
     let key = daemon.bay(&["audit", "key"]).ok().text();
     let bundle = export(&daemon, &[]);
@@ -163,7 +163,7 @@ fn whatever_is_done_to_a_bundle_is_found_with_the_public_key() {
         change(&mut events);
         in_lines(header, &events)
     };
-    // AUDIT-EDIT, as a beginner does it and as one who knows the form.
+    // AUDIT-EDIT, as an attacker without and with knowledge of the format does it.
     let edited = finding("edit", changed(&|events| events[2].body = "{}".to_owned()));
     assert!(edited.contains("event 3 was changed"), "{edited}");
     let edited = finding("edit", changed(&|events| events[2] = rewritten(&events[2])));
@@ -185,13 +185,13 @@ fn whatever_is_done_to_a_bundle_is_found_with_the_public_key() {
             }
         }),
     );
-    // AUDIT-INJECT: one more event, made up to the last hash, with a header that promises it.
+    // AUDIT-INJECT: an additional event with consistent hashes, and a header that announces it.
     finding("insert", changed(&|events| events.insert(3, rewritten(&events[3]))));
     let mut parsed: Header = serde_json::from_str(header).unwrap();
     parsed.evidence = Evidence::Range { from: 1, to: size as u64 - 1, before: vec![], behind: vec![] };
     let shorter = String::from_utf8(Bundle::line(&parsed)).unwrap();
     finding("truncate with a header to it", in_lines(shorter.trim_end(), &good[..size - 1]));
-    // A head with another size, or signed by another key of the same name.
+    // A head with another size, or signed by another key with the same name.
     parsed.head = parsed.head.replacen(&format!("\n{size}\n"), &format!("\n{}\n", size - 1), 1);
     let forged = String::from_utf8(Bundle::line(&parsed)).unwrap();
     let what = finding("an edited head", in_lines(forged.trim_end(), &good[..size - 1]));
@@ -202,7 +202,7 @@ fn whatever_is_done_to_a_bundle_is_found_with_the_public_key() {
     assert!(what.contains("not signed by this key"), "{what}");
 }
 
-/// A whole bundle of these events, signed with this key.
+/// A complete bundle of these events, signed with this key.
 fn signed(key: &SecretKey, events: &[EventRecord]) -> Vec<u8> {
     let mut frontier = Frontier::default();
     for event in events {
@@ -216,7 +216,7 @@ fn signed(key: &SecretKey, events: &[EventRecord]) -> Vec<u8> {
 }
 
 #[test]
-fn a_daemon_that_tells_two_stories_is_found_out_by_whoever_heard_the_first() {
+fn a_forked_ledger_is_found_with_an_older_head() {
     let daemon = lived();
     let key = daemon.bay(&["audit", "key"]).ok().text();
     let bundle = export(&daemon, &[]);
@@ -239,7 +239,7 @@ fn a_daemon_that_tells_two_stories_is_found_out_by_whoever_heard_the_first() {
     let (what, _) =
         elsewhere.bay(&["audit", "verify", &story, "--key", &key]).fails_with(ErrorCode::LedgerBroken);
     assert!(what.contains("forked"), "{what}");
-    // A shorter story: old bundles are no crime, unless they are held against a head.
+    // A shorter history: an old bundle is valid, unless it is compared with a newer head.
     let shorter = elsewhere.file("shorter", signed(&secret, &good[..last]));
     let old = elsewhere.bay(&["audit", "verify", &shorter, "--key", &key]).ok();
     assert!(old.errors().contains("was verified here before"), "{old}");
@@ -250,7 +250,7 @@ fn a_daemon_that_tells_two_stories_is_found_out_by_whoever_heard_the_first() {
     assert!(what.contains("is cut"), "{what}");
 }
 
-/// Runs statements on a daemon's database, behind its back.
+/// Runs statements on a daemon's database directly.
 fn sql(database: &Path, statements: &str) {
     on_database(database, async |connection| {
         sqlx::raw_sql(AssertSqlSafe(statements.to_owned())).execute(&mut *connection).await.unwrap();
@@ -266,7 +266,7 @@ fn on_database(database: &Path, work: impl AsyncFnOnce(&mut SqliteConnection)) {
     });
 }
 
-/// Makes every hash in the database fit what is there: everything that can be done without the key.
+/// Makes every hash in the database consistent: everything that is possible without the key.
 fn fit_all_hashes(database: &Path) {
     on_database(database, async |connection| {
         let rows = sqlx::query("SELECT seq, at, bay, kind, body FROM events ORDER BY seq")
@@ -296,7 +296,7 @@ fn fit_all_hashes(database: &Path) {
     });
 }
 
-/// What a daemon keeps of its record, to be put back.
+/// A copy of the record's files, to restore them.
 struct Copy {
     from: PathBuf,
     files: Vec<(PathBuf, Vec<u8>)>,
@@ -321,7 +321,7 @@ impl Copy {
 }
 
 #[test]
-fn whatever_is_done_to_the_database_is_found_on_the_live_record() {
+fn every_change_to_the_database_is_found_in_the_live_record() {
     let mut daemon = lived();
     let verified = daemon.bay(&["audit", "verify", "--json"]).ok().json();
     let size = verified["size"].as_u64().unwrap();
@@ -354,9 +354,9 @@ fn whatever_is_done_to_the_database_is_found_on_the_live_record() {
                 let shorter = ["AUDIT-TRUNC", "AUDIT-DROP"].contains(&name);
                 let wanted = if shorter { "was cut" } else { "not those" };
                 assert!(what.contains(wanted), "{name}: {what}");
-                // No head of it is signed any more; recording goes on.
+                // No further head is signed, but recording continues.
                 daemon.bay(&["audit", "head"]).fails_with(ErrorCode::LedgerBroken);
-                // With the daemon's own head gone too, the caller's is left.
+                // If the daemon's own head is gone too, the caller's remains.
                 daemon.kill_9();
                 fs::remove_file(daemon.data_dir.join("ledger/head")).unwrap();
                 daemon.launch();
@@ -373,7 +373,7 @@ fn whatever_is_done_to_the_database_is_found_on_the_live_record() {
 }
 
 #[test]
-fn a_daemon_killed_while_it_records_leaves_a_record_that_holds() {
+fn a_daemon_killed_while_it_records_leaves_a_record_that_verifies() {
     let mut chance = SeededRandom::announced("kill -9 while events are appended");
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
@@ -385,7 +385,7 @@ fn a_daemon_killed_while_it_records_leaves_a_record_that_holds() {
             for writer in 1..=3 {
                 let (socket, answered, ended) = (&socket, &answered, &ended);
                 scope.spawn(move || {
-                    // Each changes a setting of the bay, which is on record before it is done.
+                    // Each changes a setting of the bay, which is recorded first.
                     let mut pids = 1000 * writer;
                     while !ended.load(Ordering::Relaxed) {
                         pids += 1;
@@ -414,7 +414,7 @@ fn a_daemon_killed_while_it_records_leaves_a_record_that_holds() {
 }
 
 #[test]
-fn a_lost_key_is_not_replaced_in_silence() {
+fn a_lost_key_is_not_replaced_silently() {
     use std::os::unix::fs::PermissionsExt;
     let mut daemon = lived();
     let _signed = daemon.bay(&["audit", "head"]).ok();

@@ -1,8 +1,7 @@
-//! What every backend promises, whatever carries the bay: the same tests for each driver that this host has, with what
-//! differs taken from its capabilities.
+//! The promises of every backend: the same tests for each driver that this host has. Differences come from the driver's
+//! capabilities.
 //!
-//! A driver's promises are in `crates/bay-backend/CONTRACT.md`; a new one gets its line in `on_every_backend` and nothing else
-//! here.
+//! `crates/bay-backend/CONTRACT.md` has the promises. A new driver only needs a line in `on_every_backend`.
 
 use bay_tests::daemon::Setup;
 use bay_tests::lab::{Lab, lab_with};
@@ -12,10 +11,10 @@ use bay_types::ErrorCode;
 use bay_types::bay::State;
 use serde_json::{Value, json};
 
-/// Where `./test` puts gVisor's program.
+/// The path of gVisor's program, set by `./test`.
 const RUNSC: &str = "BAY_TEST_RUNSC";
 
-/// A daemon whose bays run on this backend; nothing, with the reason on record, where this host does not have it.
+/// A daemon whose bays run on this backend. `None`, with the reason printed, if this host does not have it.
 fn setup(backend: &str) -> Option<Setup> {
     let setup = Daemon::setup().argument("--backend").argument(backend);
     if backend != "gvisor" {
@@ -172,7 +171,7 @@ fn files_go_in_and_come_out_with_their_modes(backend: &str) {
     );
     assert_eq!(mode & 0o777, 0o750);
     assert_eq!(std::fs::read_link(scratch.join("tree/e/link")).unwrap().to_str(), Some("run"));
-    // A link that leads out of the bay leads nowhere.
+    // A link that points out of the bay leads nowhere.
     let _link = daemon.sh("b", "ln -s /../../../../etc/shadow out").ok();
     let _refused = daemon.bay(&["cp", "b:/workspace/none", &path("none")]);
     assert!(!scratch.join("none").exists());
@@ -326,7 +325,7 @@ fn a_helper_killed_before_any_of_its_steps_leaves_nothing_behind(backend: &str) 
     let _written = daemon.sh("b", "echo kept > note").ok();
     let steps = daemon.bay(&["__runtime", "--steps"]).ok().text();
     for step in steps.lines() {
-        // Made by the start of another driver.
+        // The driver whose start makes it is another one.
         if backend == "gvisor" && step == "user-ns" {
             continue;
         }

@@ -13,7 +13,7 @@ fn ctl(daemon: &Daemon, bay: &str, verb: &[&str]) -> Value {
 }
 
 #[test]
-fn a_bay_is_told_who_it_is_and_what_it_may_do() {
+fn a_bay_can_query_its_identity_and_permissions() {
     let daemon = Daemon::start();
     let view = daemon.empty_bay("b");
     let me = ctl(&daemon, "b", &["whoami"]);
@@ -29,7 +29,7 @@ fn a_bay_is_told_who_it_is_and_what_it_may_do() {
 }
 
 #[test]
-fn every_user_of_the_bay_may_ask_and_the_readme_says_how() {
+fn every_user_of_the_bay_may_use_bay_ctl_and_the_readme_says_how() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let me = daemon.bay(&["exec", "--user", "1000", "b", "--", "/.bay/bin/bay-ctl", "whoami", "--json"]).ok();
@@ -41,7 +41,7 @@ fn every_user_of_the_bay_may_ask_and_the_readme_says_how() {
 }
 
 #[test]
-fn a_limit_changed_while_the_bay_runs_is_told_inside() {
+fn a_changed_limit_is_visible_inside_the_running_bay() {
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
     let told = |daemon: &Daemon, memory: u64, pids: u64| {
@@ -57,12 +57,12 @@ fn a_limit_changed_while_the_bay_runs_is_told_inside() {
     told(&daemon, 256, 8192);
     let _set = daemon.bay(&["set", "b", "--pids", "300"]).ok();
     told(&daemon, 256, 300);
-    // What could not listen is told when it can.
+    // A paused guest is informed when it runs again.
     let _paused = daemon.bay(&["pause", "b"]).ok();
     let _set = daemon.bay(&["set", "b", "--memory-mib", "512"]).ok();
     let _resumed = daemon.bay(&["resume", "b"]).ok();
     told(&daemon, 512, 300);
-    // The next daemon, which does not know what the bay was told, tells it again.
+    // The next daemon does not know what the bay was told, and tells it again.
     let _removed = daemon.sh("b", "rm /.bay/README.md").ok();
     daemon.restart();
     until("the README", || (daemon.sh("b", "test -s /.bay/README.md").code == 0).then_some(()));
@@ -87,7 +87,7 @@ fn bay_ctl_can_be_executed_and_neither_read_nor_replaced() {
 }
 
 #[test]
-fn what_listens_is_listed_with_its_process_and_exec() {
+fn listening_ports_are_listed_with_their_process_and_exec() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let mut command = daemon.command(&["exec", "b", "--", "httpd", "-f", "-p", "127.0.0.1:8080"]);
@@ -103,7 +103,7 @@ fn what_listens_is_listed_with_its_process_and_exec() {
     assert_eq!((&port["process"], &port["exec_number"]), (&json!("httpd"), &json!(1)), "{port}");
     let table = daemon.bay(&["ports", "b"]).ok().text();
     assert!(table.contains("loopback") && table.contains("8080"), "{table}");
-    // Another user of the bay sees the socket, as the kernel's table shows it to all, and not the process.
+    // Another user of the bay sees the socket, as in the kernel's table, but not the process.
     let other = daemon.bay(&["exec", "--user", "1000", "b", "--", "bay-ctl", "ports", "--json"]).ok().json();
     let seen = other.as_array().unwrap().iter().find(|port| port["port"] == 8080).cloned().unwrap();
     assert_eq!(seen.get("pid"), None, "{seen}");
@@ -111,7 +111,7 @@ fn what_listens_is_listed_with_its_process_and_exec() {
     running.wait().unwrap();
 }
 
-/// Attack: each bay has a socket of its own, and no name in one leads to the other's.
+/// Attack: each bay has its own socket, and no name in one leads to another's.
 #[test]
 fn a_bay_reaches_no_other_bays_socket() {
     let daemon = Daemon::start();
@@ -129,7 +129,7 @@ fn a_bay_reaches_no_other_bays_socket() {
     assert_eq!(ctl(&daemon, "one", &["release"])["hold_until"], Value::Null);
 }
 
-/// Attack: what an agent puts in the socket's place is gone after the next start, and leads the guest nowhere.
+/// Attack: whatever an agent puts in the socket's place is replaced at the next start, and does not mislead the guest.
 #[test]
 fn a_trap_in_the_place_of_the_socket_is_replaced() {
     let daemon = Daemon::start();
@@ -150,7 +150,7 @@ fn a_trap_in_the_place_of_the_socket_is_replaced() {
 }
 
 #[test]
-fn root_of_a_bay_looks_after_its_services_and_others_may_only_look() {
+fn root_of_a_bay_manages_its_services_and_other_users_may_only_read() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let script = "echo serving; exec sleep 1000";
@@ -165,7 +165,7 @@ fn root_of_a_bay_looks_after_its_services_and_others_may_only_look() {
     let text = daemon.sh("b", "bay-ctl services ls && bay-ctl services show web").ok().text();
     assert!(text.contains("ready") && text.contains("definition"), "{text}");
     assert_eq!(daemon.sh("b", "bay-ctl services logs web").ok().text(), "serving");
-    // Followed over a restart, which prints again.
+    // Followed over a restart, after which it prints again.
     let mut follower = daemon.command(&["exec", "b", "--", "bay-ctl", "services", "logs", "web", "--follow"]);
     let mut follower = follower.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
@@ -201,7 +201,7 @@ fn root_of_a_bay_looks_after_its_services_and_others_may_only_look() {
     assert_eq!(ctl(&daemon, "b", &["services", "stop", "web"])["state"], "stopped");
     assert_eq!(ctl(&daemon, "b", &["services", "start", "web"])["state"], "ready");
     assert_eq!(ctl(&daemon, "b", &["services", "rm", "web"]), json!({ "removed": "web" }));
-    // Also one that is stopped already goes at once, and its name is free again.
+    // A stopped service is removed immediately too, and its name is free again.
     for _ in 0..2 {
         let _added = ctl(&daemon, "b", &["services", "add", "web", "--", "sleep", "1000"]);
         let _stopped = ctl(&daemon, "b", &["services", "stop", "web"]);
@@ -232,9 +232,9 @@ print("flooded", flush=True)
 time.sleep(600)
 "#;
 
-/// Attack: garbage and idle connections from inside neither end PID 1 nor keep the daemon waiting.
+/// Attack: garbage and idle connections from inside neither end PID 1 nor delay the daemon.
 #[test]
-fn a_flood_of_the_bays_own_socket_keeps_the_daemon_from_nothing() {
+fn a_flood_of_the_bays_own_socket_does_not_delay_the_daemon() {
     if !image::has_python() {
         return suite::skip(
             Lack::Installable,
@@ -263,7 +263,7 @@ fn a_flood_of_the_bays_own_socket_keeps_the_daemon_from_nothing() {
 }
 
 #[test]
-fn an_agent_sees_what_it_changed_as_its_operator_does_and_only_root_may() {
+fn bay_ctl_diff_shows_what_bay_diff_shows_and_only_to_root() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _ = daemon.sh("b", "printf 'one\\n' > f; bay-ctl checkpoint").ok();
@@ -282,7 +282,7 @@ fn an_agent_sees_what_it_changed_as_its_operator_does_and_only_root_may() {
     assert!(other.code != 0 && other.errors().contains("only root"), "{other}");
     let wrong = daemon.sh("b", "bay-ctl diff --from v9");
     assert!(wrong.code != 0 && wrong.errors().contains("v9"), "{wrong}");
-    // More than fits is cut, and said to be.
+    // Output beyond the limit is cut, which is reported.
     let many = "i=0; while [ $i -lt 12 ]; do seq 1 80000 > big$i; i=$((i+1)); done";
     let _ = daemon.sh("b", many).ok();
     let cut = daemon.sh("b", "bay-ctl diff").ok();
@@ -293,7 +293,7 @@ fn an_agent_sees_what_it_changed_as_its_operator_does_and_only_root_may() {
     );
 }
 
-/// Attack: comparisons in a loop, each of which the daemon makes outside of the bay's own limits.
+/// Attack: comparisons in a loop. The daemon makes each of them outside of the bay's own limits.
 #[test]
 fn res_daemon_work_comparisons_in_a_loop_use_up_the_bays_share_and_nobody_elses() {
     let daemon = Daemon::start();
@@ -301,22 +301,22 @@ fn res_daemon_work_comparisons_in_a_loop_use_up_the_bays_share_and_nobody_elses(
     daemon.empty_bay("other");
     let many = "i=0; while [ $i -lt 30 ]; do seq 1 80000 > big$i; i=$((i+1)); done";
     let _ = daemon.sh("b", many).ok();
-    // More than enough to use up what a bay has saved up. Every verb that the daemon works for is meant, so the one right
-    // after the refusal is refused, too: a moment later the bay has saved up enough for it.
+    // More than enough to use up the bay's saved share. All verbs that cost the daemon work are limited together, so
+    // the one right after the refusal is refused too. A moment later the share is large enough again.
     let ask = "n=0; while bay-ctl diff >/dev/null 2>refused; do n=$((n+1)); [ $n -lt 100 ] || exit 99; done; \
                bay-ctl checkpoints 2>listed; code=$?; cat refused listed; exit $code";
     let refused = daemon.sh("b", ask);
     assert!(refused.code != 0 && refused.code != 99, "a bay is never told to wait: {refused}");
-    // Each answer says when to ask again.
+    // Each answer says when to try again.
     assert_eq!(refused.text().matches("try again in ").count(), 2, "{refused}");
-    // What the guest answers itself is charged to the bay anyway.
+    // The guest's own answers are not limited.
     let _ = daemon.bay(&["exec", "b", "--", "bay-ctl", "whoami"]).ok();
     let _ = daemon.bay(&["exec", "other", "--", "bay-ctl", "diff"]).ok();
     let _ = daemon.bay(&["diff", "b", "--stat"]).ok();
 }
 
 #[test]
-fn what_is_changed_from_inside_is_in_the_record() {
+fn changes_from_inside_are_recorded() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let script = "bay-ctl services add web --no-wait -- sleep 1000; bay-ctl services restart web --no-wait; \
@@ -333,11 +333,11 @@ fn what_is_changed_from_inside_is_in_the_record() {
     let kinds: Vec<&str> = lines.iter().map(|line| line["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, wanted);
     assert_eq!(lines[0]["what"], "service web defined: sleep 1000, by inside");
-    // A flood of them is not a flood of the record.
+    // A flood of them does not flood the record.
     let _ = daemon.sh("b", "for n in $(seq 100); do bay-ctl hold 1m >/dev/null; done").ok();
     let told = daemon.bay(&["timeline", "b", "--limit", "0", "--json"]).ok().text();
     assert!(told.lines().filter(|line| line.contains("hold.taken")).count() <= 60, "{told}");
-    // The rest has events that say how many there were.
+    // Events report how many others were left out.
     until("those that were left out to be counted", || {
         let told = daemon.bay(&["timeline", "b", "--limit", "0", "--json"]).ok().text();
         let lines = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());

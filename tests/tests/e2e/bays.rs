@@ -1,5 +1,5 @@
-//! The life of a bay: made, listed, stopped, started, paused, replaced, removed; and its workspace, which outlives all
-//! of that but the last.
+//! The life of a bay: made, listed, stopped, started, paused, replaced, removed. Its workspace outlives everything but
+//! the last.
 
 use std::process::Stdio;
 
@@ -32,7 +32,7 @@ fn up_makes_a_running_bay_with_the_repository_in_its_workspace() {
 }
 
 #[test]
-fn a_backend_that_is_not_there_is_refused_with_those_that_are() {
+fn a_missing_backend_is_refused_with_the_available_ones() {
     let daemon = Daemon::start();
     let refused = daemon.bay(&["up", "--image", SMALL, "--name", "one", "--backend", "moon"]);
     let (what, next) = refused.fails_with(ErrorCode::InvalidInput);
@@ -90,7 +90,7 @@ fn the_workspace_survives_stop_and_start_and_the_processes_do_not() {
     let _again = daemon.bay(&["stop", "b"]).ok();
     let _started = daemon.bay(&["start", "b"]).ok();
     assert_eq!(daemon.show("b")["state"], "running");
-    // The root filesystem is the bay's own too; only `replace` takes it away.
+    // The root filesystem is the bay's own too; only `replace` discards it.
     assert_eq!(daemon.sh("b", "cat note /root/note; ls").ok().text(), "kept\nroot\nd\nnote");
     assert_eq!(daemon.sh("b", "ps -o args | grep -cx 'sleep 1000'").text(), "0");
 }
@@ -126,7 +126,7 @@ fn replace_gives_a_fresh_root_and_keeps_the_workspace() {
 }
 
 #[test]
-fn a_bay_whose_root_was_destroyed_from_inside_is_mended_by_replace() {
+fn replace_repairs_a_bay_whose_root_was_destroyed_from_inside() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _written = daemon.sh("b", "echo kept > note").ok();
@@ -137,7 +137,7 @@ fn a_bay_whose_root_was_destroyed_from_inside_is_mended_by_replace() {
 }
 
 #[test]
-fn pause_freezes_and_resume_goes_on_where_it_was() {
+fn pause_freezes_and_resume_continues() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _ticking = daemon
@@ -172,7 +172,7 @@ fn a_paused_bay_can_be_stopped_and_removed() {
 }
 
 #[test]
-fn rm_takes_everything_away_and_the_name_can_be_used_again() {
+fn rm_deletes_everything_and_the_name_can_be_used_again() {
     let daemon = Daemon::start();
     let old = daemon.empty_bay("b");
     let _written = daemon.sh("b", "echo secret > note").ok();
@@ -220,7 +220,7 @@ fn verbs_take_several_names_and_do_nothing_when_one_is_unknown() {
         ("stop", "stopped"),
         ("start", "running"),
     ] {
-        // The same bay twice is one bay.
+        // The same bay named twice counts once.
         let said = daemon.bay(&[verb, "web", "api", "web"]).ok().text();
         assert_eq!(said.lines().count(), 2, "{said}");
         assert_eq!(states(), [state, state], "{verb}");
@@ -242,7 +242,7 @@ fn rm_can_keep_the_workspace_and_says_where_it_is() {
     assert_eq!(listed[0]["bay"], "b");
     let name = listed[0]["name"].as_str().unwrap().to_owned();
     assert!(daemon.bay(&["workspaces", "ls"]).ok().text().contains(&name));
-    // A new bay has a copy, by the workspace's name or that of its bay; what is kept stays.
+    // A new bay gets a copy, by the workspace's name or its bay's; the kept one stays.
     let _again = daemon.bay(&["up", "--workspace", &name, "--image", SMALL]).ok();
     assert_eq!(daemon.sh("b", "cat note; echo changed > note").ok().text(), "precious");
     let _other = daemon.bay(&["up", "--workspace", "b", "--name", "c", "--image", SMALL]).ok();
@@ -297,7 +297,7 @@ fn limits_are_what_the_kernel_enforces() {
     assert_eq!(view["limits"]["cpus"], 0.5);
     assert_eq!(view["limits"]["disk_mib"], 64);
 
-    // More processes than allowed: the shell cannot fork, the bay and its guest go on.
+    // More processes than allowed: the shell cannot fork, but the bay and its guest continue.
     let forks = daemon.sh("b", "n=0; while [ $n -lt 60 ]; do sleep 2 & n=$((n+1)); done 2>&1; wait");
     assert!(forks.code != 0 || forks.text().contains("fork"), "60 processes fit into a limit of 40: {forks}");
     until("room for new processes", || (daemon.sh("b", "(true) && (true)").code == 0).then_some(()));
@@ -319,7 +319,7 @@ fn limits_are_what_the_kernel_enforces() {
 }
 
 #[test]
-fn limits_that_make_no_sense_are_refused_and_nothing_is_made() {
+fn invalid_limits_are_refused_and_nothing_is_made() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
     let cases: &[(&[&str], ErrorCode)] = &[
@@ -340,7 +340,7 @@ fn limits_that_make_no_sense_are_refused_and_nothing_is_made() {
         args.extend(joined.iter().map(String::as_str));
         daemon.bay(&args).fails_with(*code);
     }
-    // The pool is far smaller than the disk it lies on, and so is what it may still take of it.
+    // The pool is far smaller than its disk, and so is the part of the disk that it may still use.
     let line = ["up", &repository.arg(), "--name", "b", "--image", SMALL, "--disk-mib", "999999999"];
     let (what, next) = daemon.bay(&line).fails_with(ErrorCode::NotEnough);
     assert!(what.contains("than the pool can hold") && next.contains("at most "), "{what} {next}");
@@ -373,7 +373,7 @@ fn a_mount_shows_a_host_directory_read_only() {
 }
 
 #[test]
-fn a_mount_that_cannot_be_is_refused() {
+fn an_impossible_mount_is_refused() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
     let path = repository.arg();
@@ -409,7 +409,7 @@ fn a_bay_whose_guest_dies_is_shown_as_stopped_with_the_reason_and_starts_again()
     )
     .unwrap();
     until("the process to be gone", || leaks::ended(pid).then_some(()));
-    // From the first moment on that the process is gone, nothing may call the bay running with that process.
+    // As soon as the process is gone, no view may report the bay as running with it.
     let view = daemon.show("b");
     assert!(view["state"] != "running" || view["host_pid"] != pid, "{view}");
     let view = until("the bay to be stopped or running again", || {
@@ -441,7 +441,7 @@ fn a_daemon_that_is_started_while_the_old_one_still_ends_is_waited_for() {
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
     daemon.kill_9();
-    // One that has closed its socket and not yet let go of its directory.
+    // A daemon that has closed its socket and still holds its directory.
     let ending = std::fs::File::open(daemon.data_dir.join("daemon.lock")).unwrap();
     rustix::fs::flock(&ending, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let mut asking = daemon.command(&["ls", "--json"]);

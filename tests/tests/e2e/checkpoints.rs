@@ -1,4 +1,4 @@
-//! Checkpoints and forks: branch a machine, go back, lose nothing.
+//! Checkpoints and forks: branch a machine, restore it, lose nothing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,11 +19,11 @@ fn read(daemon: &Daemon, bay: &str, script: &str) -> String {
 }
 
 #[test]
-fn a_checkpoint_holds_workspace_and_root_of_one_moment_and_the_bay_goes_on() {
+fn a_checkpoint_has_workspace_and_root_of_one_moment_and_the_bay_continues() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let pid = daemon.host_pid("b");
-    // Both are replaced in turn, by a rename each: neither is ever empty, and the second is at most one behind.
+    // Both files are replaced in turn, each by a rename: neither is ever empty, and the second is at most one behind.
     let counting = "i=0; while :; do i=$((i+1)); \
                     echo $i > /workspace/n.new; mv /workspace/n.new /workspace/n; \
                     echo $i > /var/n.new; mv /var/n.new /var/n; done";
@@ -57,7 +57,7 @@ fn a_checkpoint_holds_workspace_and_root_of_one_moment_and_the_bay_goes_on() {
 }
 
 #[test]
-fn a_restore_goes_back_and_what_was_there_before_is_a_checkpoint_too() {
+fn a_restore_makes_the_previous_state_a_checkpoint_first() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _ = daemon.sh("b", "echo one > /workspace/f; echo one > /etc/f; mkdir /workspace/d").ok();
@@ -73,7 +73,7 @@ fn a_restore_goes_back_and_what_was_there_before_is_a_checkpoint_too() {
         read(&daemon, "b", "cat /workspace/f /etc/f; ls -d /workspace/d; ls /srv-new || true"),
         "one\none\n/workspace/d"
     );
-    // And forth again: the tree has two branches now.
+    // And back again: the tree has two branches now.
     let done = daemon.bay(&["restore", "b", "v2", "--json"]).ok().json();
     assert_eq!(done["before"]["parent"], "v1");
     assert_eq!(
@@ -84,7 +84,7 @@ fn a_restore_goes_back_and_what_was_there_before_is_a_checkpoint_too() {
     let all = daemon.bay(&["checkpoints", "ls", "b", "--json"]).ok().json();
     let parents: Vec<&Value> = all.as_array().unwrap().iter().map(|one| &one["parent"]).collect();
     assert_eq!(parents, [&Value::Null, &json!("v1"), &json!("v1"), &json!("v2")]);
-    // Outputs of what ran are not forgotten by going back.
+    // A restore does not remove the output of execs.
     let execs = daemon.rest("GET", "/v1/bays/b/execs", &Value::Null).json();
     assert!(execs.as_array().unwrap().len() > 3);
 }
@@ -104,7 +104,7 @@ fn a_stopped_bay_is_captured_and_restored_and_stays_stopped() {
     assert_eq!(done["bay"]["state"], "stopped");
     let _ = daemon.bay(&["start", "b"]).ok();
     assert_eq!(read(&daemon, "b", "cat f"), "one");
-    // A paused one is captured without a thaw.
+    // A paused bay is captured without resuming it.
     let _ = daemon.bay(&["pause", "b"]).ok();
     let made = daemon.bay(&["checkpoint", "b", "--json"]).ok().json();
     assert_eq!(made["pause_ms"], 0.0);
@@ -112,7 +112,7 @@ fn a_stopped_bay_is_captured_and_restored_and_stays_stopped() {
 }
 
 #[test]
-fn children_of_a_fork_begin_alike_and_go_their_own_ways() {
+fn children_of_a_fork_begin_equal_and_are_independent() {
     let daemon = Daemon::start();
     daemon.empty_bay("web");
     let _ = daemon.sh("web", "echo parent > f; echo parent > /etc/f").ok();
@@ -138,13 +138,13 @@ fn children_of_a_fork_begin_alike_and_go_their_own_ways() {
         .collect();
     assert_eq!(machine_ids.len(), 3, "each is a machine of its own");
 
-    // From an earlier point, by another name, and of a child.
+    // From an earlier checkpoint, with another name, and of a child.
     let _ = daemon.bay(&["fork", "web-fork-2", "--from", "v1"]).fails_with(ErrorCode::CheckpointNotFound);
     let _ = daemon.bay(&["fork", "web", "--from", "v1", "--name", "fix"]).ok();
     assert_eq!(read(&daemon, "fix-1", "cat f"), "parent");
     let _ = daemon.bay(&["fork", "web-fork-2", "--name", "fix"]).ok();
     assert_eq!(read(&daemon, "fix-2", "cat f"), "web-fork-2");
-    // The parent's end is not the children's.
+    // The parent's removal does not affect the children.
     let _ = daemon.bay(&["rm", "web", "--yes"]).ok();
     assert_eq!(read(&daemon, "fix-1", "cat f"), "parent");
     let _ = daemon.bay(&["stop", "fix-1"]).ok();
@@ -188,7 +188,7 @@ fn hooks_run_in_each_child_before_anything_else_and_only_once() {
 }
 
 #[test]
-fn a_promoted_child_is_the_parents_state_and_the_parent_can_go_back() {
+fn a_promotion_replaces_the_parents_state_and_can_be_reverted() {
     let daemon = Daemon::start();
     daemon.empty_bay("web");
     let _ = daemon.sh("web", "echo parent > f").ok();
@@ -206,7 +206,7 @@ fn a_promoted_child_is_the_parents_state_and_the_parent_can_go_back() {
 }
 
 #[test]
-fn a_replaced_root_can_be_had_back() {
+fn a_replaced_root_can_be_restored() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _ = daemon.sh("b", "echo mine > /etc/mine").ok();
@@ -219,7 +219,7 @@ fn a_replaced_root_can_be_had_back() {
 }
 
 #[test]
-fn removing_one_checkpoint_hurts_no_other_and_no_number_comes_again() {
+fn removing_one_checkpoint_affects_no_other_and_no_number_is_reused() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     for number in 1..=4 {
@@ -265,7 +265,7 @@ fn the_newest_five_are_readable_inside_and_nothing_there_can_be_changed() {
     ] {
         assert_ne!(daemon.sh("b", attack).code, 0, "{attack}");
     }
-    // Another user of the bay reads there what it may read anyway.
+    // Another user of the bay can read there what its permissions allow.
     let other =
         daemon.bay(&["exec", "b", "--user", "65534", "--", "cat", "/.bay/checkpoints/v3/workspace/f"]);
     assert_ne!(other.code, 0);
@@ -274,7 +274,7 @@ fn the_newest_five_are_readable_inside_and_nothing_there_can_be_changed() {
 }
 
 #[test]
-fn services_come_back_with_the_files_they_belong_to() {
+fn services_are_restored_with_their_files() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _ = daemon.bay(&["services", "add", "b", "one", "--", "sleep", "1000"]).ok();
@@ -292,14 +292,14 @@ fn services_come_back_with_the_files_they_belong_to() {
 }
 
 #[test]
-fn an_agent_captures_its_own_bay_and_goes_back() {
+fn an_agent_captures_and_restores_its_own_bay() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let made = daemon.sh("b", "echo one > f; bay-ctl checkpoint -m mine --json").ok().json();
     assert_eq!((&made["name"], &made["by"]), (&json!("v1"), &json!("inside")));
     assert_eq!(daemon.bay(&["checkpoints", "ls", "b", "--json"]).ok().json()[0]["message"], "mine");
     let _ = daemon.sh("b", "echo two > f; bay-ctl checkpoints | grep mine").ok();
-    // Another user may look and not touch.
+    // Another user may read but not change.
     let other = |verb: &[&str]| {
         let line = [&["exec", "b", "--user", "65534", "--", "bay-ctl"], verb].concat();
         daemon.bay(&line)
@@ -311,13 +311,13 @@ fn an_agent_captures_its_own_bay_and_goes_back() {
     }
     let gone = daemon.sh("b", "bay-ctl restore v9");
     assert!(gone.errors().contains("v9"), "{gone}");
-    // The answer comes before the asker ends with everything else; the client says why the command ended.
+    // The answer comes before all processes end; the client reports why the command ended.
     let ended = daemon.sh("b", "bay-ctl restore v1; sleep 100");
     assert!(ended.text().contains("is being restored to v1; its state before is v2"), "{ended}");
     assert!(!ended.errors().contains("repeat"), "{ended}");
     until("the bay to have gone back", || (daemon.sh("b", "cat f").text() == "one").then_some(()));
     assert_eq!(names(&daemon, "b"), ["v1", "v2"]);
-    // A flood of wishes keeps nobody from anything.
+    // A flood of requests delays nothing else.
     let flood = "for n in $(seq 40); do bay-ctl checkpoint >/dev/null 2>&1 & done; wait; true";
     let _ = daemon.sh("b", flood).ok();
     assert!(names(&daemon, "b").len() < 30);
@@ -349,7 +349,7 @@ fn a_bay_that_restores_itself_in_a_loop_evicts_no_checkpoint_of_the_operator() {
         let known = ever.len();
         let asked = daemon.sh("b", "bay-ctl restore v1 && sleep 100");
         ever.extend(of_inside());
-        // A bay that asks too often is told when to ask again.
+        // A bay that asks too often is told when to try again.
         let wait = asked
             .errors()
             .split("try again in ")
@@ -387,7 +387,7 @@ fn two_restores_at_once_leave_one_of_the_two_states() {
 }
 
 #[test]
-fn checkpoints_count_towards_the_disk_that_a_bay_was_given() {
+fn checkpoints_count_towards_the_disk_limit_of_a_bay() {
     let daemon = Daemon::start();
     let body = json!({
         "name": "b", "source": { "kind": "empty" }, "image": bay_tests::SMALL, "limits": { "disk_mib": 64 },
@@ -404,7 +404,7 @@ fn checkpoints_count_towards_the_disk_that_a_bay_was_given() {
         }
     }
     assert!(refused, "a bay holds more in checkpoints than it was given");
-    // What was taken can be given back.
+    // The space of checkpoints can be freed.
     for name in names(&daemon, "b") {
         let _ = daemon.bay(&["checkpoints", "rm", "b", &name]).ok();
     }
@@ -414,7 +414,7 @@ fn checkpoints_count_towards_the_disk_that_a_bay_was_given() {
 }
 
 #[test]
-fn messages_are_bounded_and_cannot_speak_to_a_terminal() {
+fn messages_are_bounded_and_cannot_control_a_terminal() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _ = daemon.bay(&["checkpoint", "b", "-m", &"x".repeat(5000)]).fails_with(ErrorCode::InvalidInput);
@@ -454,7 +454,7 @@ fn a_fork_that_fails_for_one_child_names_and_records_the_others() {
 }
 
 #[test]
-fn a_checkpoint_that_fails_is_over_in_the_record() {
+fn the_record_shows_the_end_of_a_failed_checkpoint() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     daemon.break_inserts("checkpoints", "true");
@@ -469,7 +469,7 @@ fn a_checkpoint_that_fails_is_over_in_the_record() {
         timeline.contains("checkpoint v1 begun") && timeline.contains("checkpoint v1 failed"),
         "{timeline}"
     );
-    // The name is free, and nothing on the disk is in the way.
+    // The name is free, and no leftover on the disk is in the way.
     let made = daemon.bay(&["checkpoint", "b", "--files-only", "--json"]).ok().json();
     assert_eq!(made["name"], "v1", "{made}");
 }

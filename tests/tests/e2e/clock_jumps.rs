@@ -1,5 +1,5 @@
-//! A daemon that was suspended for a while, as by a suspended host, declares nothing dead. No process in a bay can set the
-//! clock of the host.
+//! A daemon that was suspended, as by a suspended host, declares nothing dead. No process in a bay can set the host's
+//! clock.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use bay_tests::{Daemon, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Longer than the timeout of one of the commands, and longer than connecting to a guest may take.
+/// Longer than the timeout of one of the commands, and longer than a connection to a guest may take.
 const HELD_UP: Duration = Duration::from_secs(6);
 
 fn exec_view(daemon: &Daemon, exec: &str) -> Value {
@@ -16,7 +16,7 @@ fn exec_view(daemon: &Daemon, exec: &str) -> Value {
 }
 
 #[test]
-fn a_daemon_that_was_held_up_declares_nothing_dead_and_tells_what_happened_meanwhile() {
+fn a_suspended_daemon_declares_nothing_dead_and_reports_what_happened_meanwhile() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let guest = daemon.host_pid("b");
@@ -39,7 +39,7 @@ fn a_daemon_that_was_held_up_declares_nothing_dead_and_tells_what_happened_meanw
         Some(exec_view(&daemon, &patient)).filter(|view| !view["exit"].is_null())
     });
     assert_eq!((&view["exit"]["reason"], &view["exit"]["code"]), (&"exited".into(), &7.into()), "{view}");
-    // Its time was up while nobody looked, and that is how it is told.
+    // Its timeout passed while no daemon watched, and it is reported as timed out.
     let view = until("the hasty command to be told", || {
         Some(exec_view(&daemon, &hasty)).filter(|view| !view["exit"].is_null())
     });
@@ -51,7 +51,7 @@ fn a_daemon_that_was_held_up_declares_nothing_dead_and_tells_what_happened_meanw
 }
 
 #[test]
-fn nobody_in_a_bay_turns_the_hosts_clock() {
+fn no_process_in_a_bay_can_set_the_hosts_clock() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let year = || daemon.sh("b", "date +%Y").ok().text();

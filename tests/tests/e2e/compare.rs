@@ -17,7 +17,7 @@ fn row<'a>(compared: &'a Value, bay: &str) -> &'a Value {
     compared["bays"].as_array().unwrap().iter().find(|row| row["bay"] == bay).unwrap()
 }
 
-/// Prints what a test runner would; fails where fewer than five passed.
+/// Prints the summary of a test runner. Fails if fewer than five tests passed.
 const SUITE: &str = "n=$(cat n); echo \"== $n passed, 1 skipped in 0.01s ==\"; test $n -ge 5";
 
 #[test]
@@ -44,7 +44,7 @@ fn the_same_command_is_shown_side_by_side() {
 }
 
 #[test]
-fn they_run_one_after_another_unless_told_otherwise() {
+fn compare_runs_one_bay_after_another_by_default() {
     let daemon = Daemon::start();
     three(&daemon);
     let overlap = |compared: &Value| {
@@ -75,7 +75,7 @@ fn they_run_one_after_another_unless_told_otherwise() {
 }
 
 #[test]
-fn a_bay_that_cannot_run_it_is_a_row_and_not_the_end() {
+fn a_bay_that_cannot_run_the_command_is_a_row_and_does_not_end_the_comparison() {
     let daemon = Daemon::start();
     three(&daemon);
     let _stopped = daemon.bay(&["stop", "b"]).ok();
@@ -102,7 +102,7 @@ fn a_command_that_takes_too_long_is_ended_in_its_bay_only() {
 }
 
 #[test]
-fn ctrl_c_ends_what_runs_and_shows_what_there_is() {
+fn ctrl_c_ends_the_running_commands_and_shows_the_results_so_far() {
     let daemon = Daemon::start();
     three(&daemon);
     let script = "test $(cat n) = 5 || sleep 1000";

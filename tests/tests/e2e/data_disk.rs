@@ -1,5 +1,5 @@
-//! The disk below the data directory in bad states. The pool is elsewhere, so bays themselves go on; what the daemon
-//! cannot write down it refuses with a clear error, and nothing it acknowledged is lost.
+//! Faults of the disk below the data directory. The pool is on another disk, so bays continue. If the daemon cannot
+//! record a change, it refuses it with a clear error. Nothing that it acknowledged is lost.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use bay_tests::{CliRun, Daemon, suite};
 use bay_types::ErrorCode;
 use serde_json::json;
 
-/// Room for the daemon's copy of the binary, its database and its logs.
+/// Size for the daemon's copy of the binary, its database and its logs.
 const DATA_MIB: u64 = 768;
 
 fn create(daemon: &Daemon, name: &str) -> String {
@@ -17,14 +17,14 @@ fn create(daemon: &Daemon, name: &str) -> String {
 }
 
 #[test]
-fn a_full_disk_below_the_data_directory_is_said_and_nothing_acknowledged_is_lost() {
+fn a_full_disk_below_the_data_directory_is_reported_and_nothing_acknowledged_is_lost() {
     let disk = SmallDisk::mounted_at(&suite::fresh("m"), DATA_MIB);
     let mut daemon = Daemon::setup().data_at(disk.path().join("d")).start();
     daemon.empty_bay("b");
     let _written = daemon.sh("b", "echo kept > note").ok();
     let fill = disk.fill();
 
-    // Verbs that must be written down first are refused; what is only read goes on.
+    // Verbs that must be recorded first are refused; reading continues.
     let mut acknowledged = Vec::new();
     let mut refused = 0;
     for round in 0..40 {
@@ -48,7 +48,7 @@ fn a_full_disk_below_the_data_directory_is_said_and_nothing_acknowledged_is_lost
         assert!(ran.errors().contains("pool-full"), "{ran}");
     }
 
-    // The daemon dies on the full disk; with room again, everything is there.
+    // The daemon dies while the disk is full. With free space again, everything is there.
     daemon.kill_9();
     fs::remove_file(fill).unwrap();
     daemon.launch();
@@ -64,14 +64,14 @@ fn a_full_disk_below_the_data_directory_is_said_and_nothing_acknowledged_is_lost
 }
 
 #[test]
-fn a_daemon_that_starts_on_a_full_disk_says_so_and_starts_when_there_is_room() {
+fn a_daemon_reports_a_full_disk_at_its_start_and_starts_once_there_is_space() {
     let disk = SmallDisk::mounted_at(&suite::fresh("m"), DATA_MIB);
     let mut daemon = Daemon::setup().data_at(disk.path().join("d")).start();
     daemon.empty_bay("b");
     let _written = daemon.sh("b", "echo kept > note").ok();
     daemon.kill_9();
     let fill = disk.fill();
-    // It may start, with what it cannot write down refused, or say that the disk is full; never anything else.
+    // It may start and refuse what it cannot record, or report that the disk is full; nothing else is acceptable.
     let mut child = daemon
         .serve()
         .stdout(std::process::Stdio::piped())
@@ -99,12 +99,13 @@ fn a_daemon_that_starts_on_a_full_disk_says_so_and_starts_when_there_is_room() {
 }
 
 #[test]
-fn a_read_only_disk_below_the_data_directory_is_said_and_nothing_is_lost() {
+fn a_read_only_disk_below_the_data_directory_is_reported_and_nothing_is_lost() {
     let disk = SmallDisk::mounted_at(&suite::fresh("m"), DATA_MIB);
     let mut daemon = Daemon::setup().data_at(disk.path().join("d")).start();
     daemon.empty_bay("b");
     let _written = daemon.sh("b", "echo kept > note").ok();
-    // A disk does not turn read-only under open files by a polite request; a daemon that finds it so is the common case.
+    // Usually a daemon starts on a disk that is already read-only. So it is killed first: a disk with open files cannot
+    // be remounted.
     daemon.kill_9();
     remount(disk.path(), "ro");
     let output = daemon.serve().output().unwrap();

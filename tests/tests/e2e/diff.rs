@@ -1,4 +1,4 @@
-//! What an agent changed: `bay diff` and `bay review` on trees that are as odd as an agent can make them.
+//! The changes of an agent: `bay diff` and `bay review` on trees that are as unusual as an agent can make them.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -25,7 +25,7 @@ fn entry(entries: &[Value], path: &str) -> Value {
     found.unwrap_or_else(|| panic!("{path} is not among {entries:#?}")).clone()
 }
 
-/// Snapshots made for a comparison that are still there.
+/// Snapshots for comparisons that still exist.
 fn passing(daemon: &Daemon) -> usize {
     let tmp = leaks::corner(&daemon.pool, daemon.id()).join("tmp");
     let names = std::fs::read_dir(tmp).unwrap().map(|entry| entry.unwrap().file_name());
@@ -33,7 +33,7 @@ fn passing(daemon: &Daemon) -> usize {
 }
 
 #[test]
-fn links_empty_files_and_empty_directories_do_not_keep_a_patch_from_being_applied() {
+fn a_patch_with_links_empty_files_and_empty_directories_applies() {
     let daemon = Daemon::start();
     let repo = Repository::sample();
     let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, repo.path().join(name)).unwrap();
@@ -49,7 +49,7 @@ fn links_empty_files_and_empty_directories_do_not_keep_a_patch_from_being_applie
                   mkdir -p empty/deep; mkfifo fifo; chmod 600 README.md; chown 1000 src/main.txt";
     let _changed = daemon.sh("b", script).ok();
     let shown = daemon.bay(&["diff", "b"]).ok();
-    // `empty` is told by what is in it.
+    // The entries in `empty` imply the directory itself.
     assert!(shown.errors().contains("2 directories or special files that git cannot carry"), "{shown}");
     for note in ["# README.md: mode 644 -> 600\n", "# src/main.txt: owner 0:0 -> 1000:0"] {
         assert!(shown.text().contains(note), "{shown}");
@@ -92,7 +92,7 @@ fn a_person_sees_what_changed_since_the_repository_as_git_would_show_it() {
     }
     assert!(!shown.contains(".git/"), "{shown}");
     assert_eq!(daemon.sh("b", "ls /tmp/owned").code, 1, "settings of the agent's git ran");
-    // What it says can be applied: the host's clean clone becomes what the bay has.
+    // The patch applies: the host's clean clone becomes equal to the bay's tree.
     let patch = daemon.data_dir.join("patch");
     std::fs::write(&patch, format!("{shown}\n")).unwrap();
     repo.git(&["apply", patch.to_str().unwrap()]);
@@ -101,14 +101,14 @@ fn a_person_sees_what_changed_since_the_repository_as_git_would_show_it() {
     let stat = daemon.bay(&["diff", "b", "--stat"]).ok().text();
     assert!(stat.contains(" src/main.txt") && stat.contains("| mode 755 -> 644"), "{stat}");
     assert!(stat.ends_with(" 5 files changed, 3 insertions(+) (2 added, 2 modified, 1 renamed)"), "{stat}");
-    // A bay that does not run is compared the same.
+    // A stopped bay is compared in the same way.
     let _stopped = daemon.bay(&["stop", "b"]).ok();
     assert_eq!(daemon.bay(&["diff", "b"]).ok().text(), shown);
     assert_eq!(passing(&daemon), 0);
 }
 
 #[test]
-fn any_two_moments_are_compared_and_the_last_checkpoint_is_where_it_begins() {
+fn any_two_moments_can_be_compared_and_the_default_is_the_last_checkpoint() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _one = daemon.sh("b", "echo one > /workspace/f; echo x > /workspace/gone").ok();
@@ -136,7 +136,7 @@ fn any_two_moments_are_compared_and_the_last_checkpoint_is_where_it_begins() {
 }
 
 #[test]
-fn a_checkout_that_was_dropped_is_made_again_to_compare_with() {
+fn a_dropped_checkout_is_made_again_for_a_comparison() {
     let daemon = Daemon::start();
     let repo = Repository::sample();
     let _up = daemon.bay(&["up", &repo.arg(), "--name", "b", "--image", bay_tests::SMALL]).ok();
@@ -148,12 +148,12 @@ fn a_checkout_that_was_dropped_is_made_again_to_compare_with() {
             leaks::delete_tree(&checkout.unwrap().path());
         }
     }
-    // Other inodes and other times, and not one file more that differs.
+    // The inodes and times differ, but no additional file is reported.
     assert_eq!(daemon.bay(&["diff", "b"]).ok().text(), shown);
 }
 
 #[test]
-fn a_fork_is_compared_with_what_it_began_as() {
+fn the_default_comparison_of_a_fork_is_with_its_beginning() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _parent = daemon.sh("b", "echo parent > /workspace/f").ok();
@@ -170,9 +170,9 @@ fn a_fork_is_compared_with_what_it_began_as() {
     );
 }
 
-/// Another write of the same size may fall into the same tick of the filesystem's clock as the one before a checkpoint.
+/// A write of the same size may fall into the same tick of the filesystem's clock as the write before a checkpoint.
 #[test]
-fn what_is_written_right_after_a_checkpoint_is_seen() {
+fn a_write_right_after_a_checkpoint_is_found() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let counting = "i=1000000; while :; do i=$((i+1)); echo $i 1<>/workspace/n; done";
@@ -185,7 +185,7 @@ fn what_is_written_right_after_a_checkpoint_is_seen() {
             let read = || Some(daemon.sh("b", "cat /workspace/n").ok().text()).filter(|now| now != last);
             until("it to go on", read)
         };
-        // A write can be read before it has returned; when another one follows, it has.
+        // A write may be visible before the call has returned; if another one follows, it has.
         let _returned = next(&next(&then));
         let found = entries(&daemon, &["b", "--from", &format!("v{number}")]);
         let patch = entry(&found, "n")["content"]["patch"].as_str().unwrap().to_owned();
@@ -195,7 +195,7 @@ fn what_is_written_right_after_a_checkpoint_is_seen() {
 }
 
 #[test]
-fn names_kinds_and_sizes_that_only_an_enemy_would_choose_do_no_harm() {
+fn hostile_names_kinds_and_sizes_do_no_harm() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let script = r#"
@@ -222,7 +222,7 @@ fn names_kinds_and_sizes_that_only_an_enemy_would_choose_do_no_harm() {
         found.iter().filter(|entry| entry["path"].as_str().unwrap().starts_with("wide/")).count(),
         3000
     );
-    // A person's terminal obeys none of it.
+    // A terminal obeys none of it.
     let shown = daemon.bay(&["diff", "b"]).ok().text();
     assert!(!shown.chars().any(|c| c.is_control() && c != '\n' && c != '\t'), "{shown:?}");
     assert!(shown.contains("+a\\x1b]0;owned\\x07\\rb"), "{shown}");
@@ -236,9 +236,9 @@ fn names_kinds_and_sizes_that_only_an_enemy_would_choose_do_no_harm() {
     }
 }
 
-/// The walk is over a snapshot: whatever the agent does meanwhile, nothing of the host is read through its links.
+/// The walk reads a snapshot: whatever the agent does meanwhile, no link leads to a file of the host.
 #[test]
-fn a_file_that_is_exchanged_with_a_link_leads_nowhere() {
+fn a_file_that_is_replaced_by_a_link_leads_nowhere() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let host_only = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
@@ -255,7 +255,7 @@ fn a_file_that_is_exchanged_with_a_link_leads_nowhere() {
 }
 
 #[test]
-fn the_system_side_tells_packages_and_files() {
+fn a_comparison_of_the_system_shows_packages_and_files() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let script = "mkdir -p /var/lib/dpkg && printf 'Package: tool\\nStatus: install ok installed\\nVersion: 1.0-2\\nArchitecture: all\\n\\n' \
@@ -272,7 +272,7 @@ fn the_system_side_tells_packages_and_files() {
 }
 
 #[test]
-fn a_review_finds_what_should_not_leave_and_shows_no_secret() {
+fn a_review_finds_secrets_and_other_risks_and_shows_no_secret() {
     let daemon = Daemon::start();
     let repo = Repository::sample();
     repo.write(
@@ -283,7 +283,7 @@ fn a_review_finds_what_should_not_leave_and_shows_no_secret() {
     let _up = daemon.bay(&["up", &repo.arg(), "--name", "b", "--image", bay_tests::SMALL]).ok();
     let clean = daemon.bay(&["review", "b"]).ok();
     assert_eq!((clean.text().as_str(), clean.errors().contains("nothing found")), ("", true));
-    // Put together here, so that no scanner takes this file for a leak.
+    // Assembled here, so that no scanner reports this file as a leak.
     let secret = ["glpat", "-", "q7Rz2LmX9vTbK4wYc8Hd"].concat();
     let script = format!(
         "cd /workspace && echo 'token = \"{secret}\"' > settings.py && \
@@ -315,13 +315,13 @@ fn a_review_finds_what_should_not_leave_and_shows_no_secret() {
         !json.to_string().contains(&secret) && !text.contains(&secret) && !found.errors().contains(&secret)
     );
     assert!(!daemon.log().contains(&secret));
-    // Since a checkpoint that has it all there is nothing new.
+    // Since a checkpoint that contains everything there is nothing new.
     let _v1 = daemon.bay(&["checkpoint", "b", "--files-only"]).ok();
     let since = daemon.bay(&["review", "b", "--from", "v1", "--json"]).ok().json();
     assert_eq!(since["findings"], Value::Array(Vec::new()));
 }
 
-/// Asks for a difference of thousands of patches and reads only its beginning.
+/// Requests a difference with thousands of patches and reads only its beginning.
 fn half_read(daemon: &Daemon) -> UnixStream {
     let mut stream = UnixStream::connect(daemon.socket()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -351,7 +351,7 @@ fn a_caller_that_hangs_up_or_a_killed_daemon_leaves_no_snapshot() {
 }
 
 #[test]
-fn ten_thousand_changed_files_are_all_told() {
+fn ten_thousand_changed_files_are_all_listed() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let make = "mkdir /workspace/d && cd /workspace/d && seq 1 10000 | awk '{ print \"line\\nline \" $1 \"\\nend\" > $1; close($1) }'";
@@ -365,8 +365,8 @@ fn ten_thousand_changed_files_are_all_told() {
     assert_eq!((&done["modified"], &done["lines_added"]), (&10_000.into(), &10_000.into()));
 }
 
-/// A hundred thousand files, or a million in `./test --soak`. What is not told in time is shown as progress, and the
-/// daemon holds one directory's names, not the tree's.
+/// A hundred thousand files, or a million in `./test --soak`. While the comparison takes long, it reports progress. The
+/// daemon holds one directory's names in memory, not the tree's.
 #[test]
 fn a_tree_of_very_many_files_is_compared_in_bounded_memory_with_progress() {
     const FILES_A_ROUND: usize = 2_000;

@@ -1,4 +1,4 @@
-//! What people see of a bay's traffic: `bay egress`, the timeline, metrics, and what the bay itself is told.
+//! How a bay's traffic is shown: `bay egress`, the timeline, metrics, and the view inside the bay.
 
 use std::io::{BufRead, BufReader};
 use std::process::{ChildStdout, Stdio};
@@ -19,7 +19,7 @@ fn until_ended(lab: &Lab, bay: &str, count: usize) {
 }
 
 #[test]
-fn every_request_is_told_with_how_it_ended_by_which_rule_and_who_was_behind_it() {
+fn every_request_is_shown_with_its_end_its_rule_and_its_sender() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &origin.allowed("path = \"/open/**\""));
@@ -40,7 +40,7 @@ fn every_request_is_told_with_how_it_ended_by_which_rule_and_who_was_behind_it()
     assert_eq!((&ended["status"], &ended["rule"]["id"]), (&200.into(), &"origin".into()), "{ended:#}");
     assert_eq!(ended["request"], format!("GET {}", origin.url("https", "/open/door")));
     assert_eq!(ended["exec_number"], 1, "{ended:#}");
-    // The process is looked for beside the decision, and not always found in time; the exec always is.
+    // The process is searched in parallel with the decision, and not always found in time; the exec always is.
     assert!(ended["exec_argv"][0].as_str().is_some_and(|word| word.contains("python")), "{ended:#}");
     assert!(ended["received"].as_u64().is_some_and(|bytes| bytes > 0), "{ended:#}");
     let denied = find("denied");
@@ -91,7 +91,7 @@ fn next(lines: &mut BufReader<ChildStdout>) -> Value {
 }
 
 #[test]
-fn whoever_follows_sees_refusals_at_once_and_a_removed_bay_s_traffic_stays_readable() {
+fn a_follower_sees_refusals_immediately_and_a_removed_bays_traffic_stays_readable() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &origin.allowed("path = \"/open/**\""));
@@ -114,7 +114,7 @@ fn whoever_follows_sees_refusals_at_once_and_a_removed_bay_s_traffic_stays_reada
     assert_eq!(all.iter().filter(|entry| entry["outcome"] == "ended").count(), 1, "{all:#?}");
 }
 
-/// Goes into a control group that is named like an exec, and sends a request from there.
+/// Moves into a control group with the name of an exec, and sends a request from there.
 const FORGE: &str = r#"
 import os, sys, urllib.request
 groups = next(line.split()[1] for line in open("/proc/mounts") if line.split()[2] == "cgroup2")
@@ -140,7 +140,7 @@ fn a_bay_cannot_put_its_traffic_on_an_exec_of_another() {
     assert!(entries(&lab, &["a"]).is_empty(), "the other bay sent nothing");
 }
 
-/// Becomes a program that calls itself something else. It sends more than once: a process is not always found in time.
+/// Becomes a program with a misleading name. It sends more than once, because a process is not always found in time.
 const DISGUISED: &str = r#"
 import os, sys
 send = "import sys, urllib.request\nfor _ in range(5): urllib.request.urlopen(sys.argv[1], timeout=20).read()"
@@ -148,7 +148,7 @@ os.execv(sys.executable, ["evil\x1b]0;mine\x07\r\u202e", "-c", send, sys.argv[1]
 "#;
 
 #[test]
-fn a_terminal_obeys_nothing_that_a_bay_says_of_its_traffic() {
+fn a_terminal_obeys_no_text_in_the_traffic_of_a_bay() {
     let lab = lab();
     let origin = lab.echo_for(&["b"]);
     let url = origin.url("https", "/x");
@@ -162,7 +162,7 @@ fn a_terminal_obeys_nothing_that_a_bay_says_of_its_traffic() {
 }
 
 #[test]
-fn a_bay_is_told_what_may_leave_it_and_nothing_of_the_host() {
+fn a_bay_can_query_its_policy_but_nothing_about_the_host() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &origin.allowed("path = \"/open/**\""));

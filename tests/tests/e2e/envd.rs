@@ -1,6 +1,6 @@
-//! The envd interface as E2B's published Python package sees it: served by the guest alone, and by a bay's own guest.
+//! The envd interface as E2B's published Python package uses it: served by a guest alone, and by a bay's own guest.
 //!
-//! `tests/python/envd_conformance.py` does the checks; the package comes from `./test` (`BAY_TEST_E2B`).
+//! `tests/python/envd_conformance.py` makes the checks. `./test` installs the package (`BAY_TEST_E2B`).
 
 use std::io::{BufRead, BufReader};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use bay_tests::suite::{self, Lack, Scratch};
 use bay_tests::{Daemon, image};
 
-/// The python that has the package, or nothing and a note that the test does not run.
+/// The Python with the package. If there is none, the test counts as skipped.
 fn python() -> Option<PathBuf> {
     let python = std::env::var_os("BAY_TEST_E2B").map(PathBuf::from).filter(|path| path.exists());
     if python.is_none() {
@@ -37,7 +37,7 @@ fn conforms(python: &Path, address: &str) {
     assert!(told.contains("20 of 20 checks hold"), "{told}");
 }
 
-/// `bay __guest --alone` in namespaces of its own, with the small image as its root.
+/// `bay __guest --alone` in its own namespaces, with the small image as its root.
 struct Alone {
     child: Child,
     address: String,
@@ -70,13 +70,13 @@ impl Alone {
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        // Its children go with the PID namespace, and the mounts with theirs.
+        // Its children end with the PID namespace, and its mounts with their namespace.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Joins a loopback port to a bay's guest, as the daemon's own door for these clients will.
+/// Forwards a loopback port to a bay's guest, as the daemon's own listener for these clients will.
 fn forward(socket: PathBuf) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -93,7 +93,7 @@ fn join(client: TcpStream, guest: UnixStream) {
     let (mut from_client, mut to_guest) = (client.try_clone().unwrap(), guest.try_clone().unwrap());
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut from_client, &mut to_guest);
-        // A client that hangs up has left for good: HTTP has no half-closed connections.
+        // A client that closes its side has left: HTTP has no half-closed connections.
         let _ = to_guest.shutdown(Shutdown::Both);
     });
     let (mut from_guest, mut to_client) = (guest, client);
@@ -120,7 +120,7 @@ fn the_published_package_works_with_a_bays_own_guest() {
 }
 
 #[test]
-fn a_guest_alone_listens_nowhere_but_on_loopback() {
+fn a_guest_alone_listens_only_on_loopback() {
     for address in ["0.0.0.0:0", "[::]:0"] {
         let output = Command::new(suite::binary()).args(["__guest", "--alone", address]).output().unwrap();
         assert!(!output.status.success());

@@ -1,4 +1,4 @@
-//! Commands in a bay: what goes in and comes out, how they end, and that nothing of it is lost.
+//! Commands in a bay: their input and output, how they end, and that nothing of it is lost.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -34,13 +34,13 @@ fn exit_codes_pass_through() {
 }
 
 #[test]
-fn our_own_failures_have_exit_codes_that_shells_know() {
+fn our_own_failures_have_the_exit_codes_of_shells() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     daemon.bay(&["exec", "nobody", "--", "true"]).fails_as(ErrorCode::BayNotFound, 125);
     let (_, next) =
         daemon.bay(&["exec", "b", "--", "no-such-command"]).fails_as(ErrorCode::CommandNotFound, 127);
-    // A bay has no network: what is proposed must work without one.
+    // A bay has no network, so the hint must work without one.
     assert!(next.contains("bay images import host") && next.contains("bay replace"), "{next}");
     daemon.bay(&["exec", "b", "--", "/etc/passwd"]).fails_as(ErrorCode::ExecStart, 126);
     daemon.bay(&["exec", "b", "--cwd", "/nowhere", "--", "true"]).fails_as(ErrorCode::ExecStart, 126);
@@ -50,13 +50,13 @@ fn our_own_failures_have_exit_codes_that_shells_know() {
 }
 
 #[test]
-fn output_and_error_output_stay_apart_and_whole() {
+fn output_and_error_output_stay_separate_and_complete() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let ran = daemon.sh("b", "echo out; echo err >&2; printf 'no line break'").ok();
     assert_eq!(ran.stdout, b"out\nno line break");
     assert_eq!(ran.stderr, b"err\n");
-    // Bytes that are no text, and enough of them to need many frames.
+    // Bytes that are not text, and enough of them for many frames.
     let many = daemon.sh("b", "dd if=/dev/urandom bs=1M count=8 2>/dev/null | tee /tmp/bytes").ok();
     assert_eq!(many.stdout.len(), 8 << 20);
     let sum = daemon.sh("b", "sha256sum < /tmp/bytes").ok().text();
@@ -65,19 +65,19 @@ fn output_and_error_output_stay_apart_and_whole() {
 }
 
 #[test]
-fn standard_input_is_passed_and_its_end_too() {
+fn standard_input_and_its_end_are_forwarded() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     assert_eq!(daemon.bay_with_input(&["exec", "b", "--", "wc", "-c"], b"hello").ok().text(), "5");
     assert_eq!(daemon.bay_with_input(&["exec", "b", "--", "cat"], b"").ok().stdout, b"");
     let large: Vec<u8> = (0..5_000_000_u32).map(|n| (n % 251) as u8).collect();
     assert_eq!(daemon.bay_with_input(&["exec", "b", "--", "cat"], &large).ok().stdout, large);
-    // A command that does not read its input ends all the same.
+    // A command that does not read its input ends nevertheless.
     assert_eq!(daemon.bay_with_input(&["exec", "b", "--", "true"], &large).code, 0);
 }
 
 #[test]
-fn environment_directory_and_user_are_as_asked() {
+fn environment_directory_and_user_are_as_requested() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let ran =
@@ -111,7 +111,7 @@ fn a_timeout_kills_the_whole_tree() {
 }
 
 #[test]
-fn kill_ends_the_tree_including_processes_that_ran_away() {
+fn kill_ends_the_tree_including_detached_processes() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let exec = detached(
@@ -132,7 +132,7 @@ fn kill_ends_the_tree_including_processes_that_ran_away() {
 }
 
 #[test]
-fn background_processes_of_a_command_do_not_hold_the_command_up() {
+fn background_processes_of_a_command_do_not_delay_its_end() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let begun = std::time::Instant::now();
@@ -172,7 +172,7 @@ fn a_detached_command_is_listed_and_its_output_replayable_from_any_byte() {
 }
 
 #[test]
-fn a_detached_command_prints_what_the_next_commands_take() {
+fn a_detached_command_prints_the_number_that_other_verbs_accept() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let ran = daemon.bay(&["exec", "b", "-d", "--", "echo", "hello"]).ok();
@@ -185,7 +185,7 @@ fn a_detached_command_prints_what_the_next_commands_take() {
 }
 
 #[test]
-fn following_shows_output_as_it_comes_and_ends_with_the_command() {
+fn following_shows_output_as_it_arrives_and_ends_with_the_command() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let exec = detached(&daemon, "b", "echo first; while [ ! -e /tmp/go ]; do usleep 1000; done; echo last");
@@ -218,7 +218,7 @@ fn output_of_an_ended_command_outlives_the_stop_of_its_bay() {
 }
 
 #[test]
-fn a_command_that_was_running_when_its_bay_was_stopped_is_told_as_stopped() {
+fn a_command_that_ran_when_its_bay_stopped_is_reported_as_stopped() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let exec = detached(&daemon, "b", "echo begun; sleep 1000");
@@ -252,7 +252,7 @@ fn a_terminal_is_a_terminal() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     assert_eq!(daemon.sh("b", "test -t 0 || echo no terminal").ok().text(), "no terminal");
-    // `script` gives the CLI a terminal of its own, as a person's shell would.
+    // `script` gives the CLI a terminal, as a person's shell would.
     let ran = daemon
         .on_a_terminal("exec b -t -- sh -c 'test -t 0 && test -t 1 && test -t 2 && tty && stty size'", "");
     assert!(ran.text().contains("/dev/pts/"), "{ran}");
@@ -262,16 +262,16 @@ fn a_terminal_is_a_terminal() {
 }
 
 #[test]
-fn a_terminal_without_input_reads_its_end_instead_of_waiting_for_ever() {
+fn a_terminal_without_input_reads_its_end_instead_of_waiting_forever() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
-    // Standard input is /dev/null here; one that waits for ever ends with 124.
+    // Standard input is /dev/null here. A command that waits forever ends with 124.
     let twice = ["exec", "b", "-t", "--timeout", "30", "--", "sh", "-c", "cat; echo once; cat; echo twice"];
     let ran = daemon.bay(&twice).ok();
     assert_eq!(ran.text().replace('\r', ""), "once\ntwice", "{ran}");
     // A shell reads keys, not lines.
     let _ended = daemon.bay(&["exec", "b", "-t", "-n", "--timeout", "30", "--", "sh"]).ok();
-    // A last line without its end is not lost, and does not swallow the end of the input.
+    // A last line without a line break is not lost, and does not hide the end of the input.
     let args = ["exec", "b", "-t", "--timeout", "30", "--", "sh", "-c", "cat > read; wc -c < read"];
     let ran = daemon.bay_with_input(&args, b"first\nlast").ok();
     assert!(ran.text().trim_end().ends_with("10"), "{ran}");
@@ -308,7 +308,7 @@ fn a_killed_daemon_loses_no_output_and_no_exit_code() {
 }
 
 #[test]
-fn an_attached_client_goes_on_across_a_daemon_restart_or_says_where_to_resume() {
+fn an_attached_client_continues_across_a_daemon_restart_or_says_where_to_resume() {
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
     let script = "echo one; while [ ! -e /tmp/go ]; do usleep 1000; done; echo two; exit 4";
@@ -337,7 +337,7 @@ fn a_command_that_ended_while_no_daemon_ran_has_its_exit_code_kept() {
     let inside = format!("/proc/{}/root", daemon.host_pid("b"));
     let process = format!("{inside}/proc/{pid}");
     daemon.kill_9();
-    // No daemon runs now: the command waited for this, and it ends before the next daemon starts.
+    // No daemon runs now. The command waited for that, and ends before the next daemon starts.
     assert!(std::fs::exists(&process).unwrap(), "the command ended before the daemon did");
     std::fs::write(format!("{inside}/tmp/go"), "go").unwrap();
     until("the command to end", || (!std::fs::exists(&process).unwrap()).then_some(()));
@@ -381,7 +381,7 @@ fn a_flood_of_output_is_bounded_on_disk_and_its_end_is_kept() {
     assert_eq!(state["state"], "running");
 }
 
-/// A bay with limits of its own and an empty workspace.
+/// A bay with these limits and an empty workspace.
 fn limited_bay(daemon: &Daemon, name: &str, limits: &Value) {
     let body =
         json!({ "name": name, "source": { "kind": "empty" }, "image": bay_tests::SMALL, "limits": limits });
@@ -394,7 +394,7 @@ fn limited_bay(daemon: &Daemon, name: &str, limits: &Value) {
 }
 
 #[test]
-fn a_bay_with_a_full_disk_shows_output_and_says_what_is_not_kept() {
+fn a_bay_with_a_full_disk_shows_output_and_reports_what_is_not_kept() {
     let daemon = Daemon::start();
     limited_bay(&daemon, "b", &json!({ "disk_mib": 32 }));
     // Until not even a small file fits.
@@ -413,14 +413,14 @@ fn a_bay_with_a_full_disk_shows_output_and_says_what_is_not_kept() {
     let last = list.as_array().unwrap().last().unwrap().clone();
     assert_eq!(last["limits_hit"], json!(["disk"]), "{last}");
     let exec = last["id"].as_str().unwrap().to_owned();
-    // Still in memory, and said to be; after a stop it is missing, and that is said.
+    // The output is still in memory, and reported as such. After a stop it is missing, and that is reported.
     let logs = daemon.bay(&["logs", "b", &exec]).ok();
     assert!(logs.errors().contains("the disk of the bay"), "{}", logs.errors());
     let _stopped = daemon.bay(&["stop", "b"]).ok();
     let logs = daemon.bay(&["logs", "b", &exec]).ok();
     assert!(logs.errors().contains("the disk of the bay was full"), "{}", logs.errors());
     let _started = daemon.bay(&["start", "b"]).ok();
-    // With room again, output is kept again.
+    // With free space again, output is kept again.
     let _freed = daemon.sh("b", "rm -f fill more.*; sync").ok();
     let kept = until("output to be kept", || {
         let ran = daemon.sh("b", "seq 1 50000").ok();
@@ -431,7 +431,7 @@ fn a_bay_with_a_full_disk_shows_output_and_says_what_is_not_kept() {
 }
 
 #[test]
-fn a_command_that_a_limit_of_its_bay_ended_is_told_with_the_limit() {
+fn a_command_that_a_limit_of_its_bay_ended_is_reported_with_the_limit() {
     let daemon = Daemon::start();
     limited_bay(&daemon, "b", &json!({ "memory_mib": 48, "pids": 24 }));
     assert_eq!(daemon.sh("b", "exit 4").errors(), "", "no limit was reached");

@@ -1,5 +1,5 @@
-//! Faults at random moments, many rounds: whatever is killed, whatever was acknowledged is there afterwards, what is
-//! shown is true, and nothing is left over.
+//! Faults at random moments, in many rounds. Whatever is killed: everything acknowledged is there afterwards, every
+//! view is true, and nothing is left over.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use bay_types::ExecId;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// What a test knows of a bay from the answers it got. Where an answer did not come, more than one thing may be true.
+/// What a test knows about a bay from the answers that it got. After a missing answer several states are possible.
 #[derive(Debug, Clone)]
 struct Known {
     exists: Vec<bool>,
@@ -54,12 +54,12 @@ const VERBS: &[Verb] = &[
     Verb::List,
 ];
 
-/// Bays there are at most: the rounds are about faults, not about size.
+/// Names of the bays: few, because the rounds are about faults, not about size.
 const NAMES: &[&str] = &["red", "green", "blue"];
 
 impl Verb {
-    /// Sends the request; `Some(true)` when the daemon said it is done, `Some(false)` when it refused, `None` when no
-    /// whole answer came.
+    /// Sends the request. `Some(true)` if the daemon reported success, `Some(false)` if it refused, `None` if no
+    /// complete answer came.
     fn ask(self, socket: &Path, bay: &str, line: &str, exec: &str) -> Option<bool> {
         let post = |path: &str, body: &Value| {
             rest::request(socket, "POST", path, &serde_json::to_vec(body).unwrap_or_default()).ok()
@@ -102,7 +102,7 @@ impl Verb {
         }
     }
 
-    /// What the bay is wanted to be once this verb was heard, if it changes that.
+    /// The desired state of the bay after this verb, if the verb changes it.
     fn desired(self) -> Option<&'static str> {
         match self {
             Verb::Create | Verb::Start | Verb::Resume => Some("running"),
@@ -113,7 +113,7 @@ impl Verb {
     }
 }
 
-/// Takes the answer (or its absence) to a verb into what is known.
+/// Updates what is known by the answer to a verb, or by its absence.
 fn learn(
     known: &mut BTreeMap<&'static str, Known>,
     bay: &'static str,
@@ -141,7 +141,7 @@ fn learn(
         (Verb::Remove, None) => entry.exists = vec![false, true],
         (Verb::Write, Some(true)) => entry.execs.push(exec.to_owned()),
         (Verb::Write, None) => {}
-        // A stopped bay stays stopped; what was paused in memory is gone with its root, so the bay runs.
+        // A stopped bay stays stopped. A bay that was paused in memory loses that with its root, so it runs.
         (Verb::Replace, _) if entry.desired.contains(&"paused") => {
             if answer == Some(true) {
                 entry.desired.retain(|desired| *desired != "paused");
@@ -154,9 +154,9 @@ fn learn(
     }
 }
 
-/// Compares what is known with what a fresh daemon shows, and takes its word where either may be true.
+/// Compares what is known with the views of a new daemon, and adopts its state if several are possible.
 fn verify(daemon: &Daemon, known: &mut BTreeMap<&'static str, Known>) {
-    // On the way to what is wanted a bay may be seen in any state; in the end it is what it is wanted to be, or failed.
+    // On the way to its desired state a bay may be in any state. In the end it is in that state, or failed.
     let settled = |bay: &Value| bay["state"] == bay["desired"] || bay["state"] == "failed";
     let bays = until("every bay to settle", || Some(daemon.list()).filter(|bays| bays.iter().all(settled)));
     let shown: BTreeMap<&str, &Value> = bays.iter().map(|bay| (bay["name"].as_str().unwrap(), bay)).collect();
@@ -170,7 +170,7 @@ fn verify(daemon: &Daemon, known: &mut BTreeMap<&'static str, Known>) {
         entry.exists = vec![there];
         let Some(bay) = shown.get(name) else { continue };
         let desired = bay["desired"].as_str().unwrap();
-        // A pause that cannot come back after a loss becomes a stop, and says so.
+        // A pause that cannot be restored after a loss becomes a stop, with the reason.
         let forsaken = desired == "stopped" && entry.desired.contains(&"paused");
         assert!(
             entry.desired.contains(&desired) || forsaken,
@@ -181,8 +181,8 @@ fn verify(daemon: &Daemon, known: &mut BTreeMap<&'static str, Known>) {
         assert_eq!(bay["state"], bay["desired"], "{bay}");
         assert!(bay["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{bay}");
         match bay["host_pid"].as_i64() {
-            // A wish that was heard without an answer may be carried out just now: between the end of PID 1 and the word
-            // of it in the store the bay is `stopping`, never `running`.
+            // A request without an answer may be in progress now. Between the end of PID 1 and its entry in the store
+            // the bay is `stopping`, never `running`.
             Some(pid) if leaks::ended(i32::try_from(pid).unwrap()) => {
                 until(&format!("{name} to be shown without its dead PID 1"), || {
                     let now = daemon.show(name);
@@ -230,7 +230,7 @@ fn a_daemon_killed_at_random_moments_loses_nothing_it_acknowledged() {
     let mut known: BTreeMap<&'static str, Known> = BTreeMap::new();
     let mut interrupted = 0;
     for round in 0..rounds() {
-        // Some verbs undisturbed, so that there is something to lose; then one or two with the fault in the middle.
+        // Some verbs without faults, so that there is something to lose; then one or two with the fault in the middle.
         for _ in 0..chance.below(3) {
             let (verb, bay) = (*chance.choose(VERBS), *chance.choose(NAMES));
             let (line, exec) = (format!("r{round}-{}", chance.draw()), ExecId::generate().to_string());
@@ -272,7 +272,7 @@ fn a_daemon_killed_at_random_moments_loses_nothing_it_acknowledged() {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         interrupted += answers.iter().filter(|answer| answer.is_none()).count();
-        // Two verbs on one bay at once: either may have come first.
+        // Two concurrent verbs on one bay: either may have come first.
         let same_bay = asked.len() == 2 && asked[0].1 == asked[1].1;
         for ((verb, bay, exec), answer) in asked.iter().zip(&answers) {
             let answer = if same_bay && *answer == Some(true) { None } else { *answer };
@@ -341,7 +341,7 @@ fn a_runtime_helper_killed_before_any_of_its_steps_leaves_nothing_behind() {
         daemon.kill_9();
         daemon.set_environment(&[("BAY_FAULT", &format!("runtime:{step}"))]);
         daemon.launch();
-        // A new bay cannot start; that is said, and is what the list shows.
+        // A new bay cannot start. The error says so, and so does the list.
         let name = format!("new-{count}");
         let answer = daemon.rest(
             "POST",
@@ -356,7 +356,7 @@ fn a_runtime_helper_killed_before_any_of_its_steps_leaves_nothing_behind() {
             assert!(bay["state"] != "running", "{step}: {bay}");
             assert!(bay["host_pid"].is_null(), "{step}: {bay}");
         }
-        // An old one cannot be restarted, and its workspace waits.
+        // An old one cannot be restarted, and its workspace is kept.
         let restarted = daemon.bay(&["replace", "old"]);
         restarted.fails_with(ErrorCode::BayFailed);
         assert_eq!(daemon.orphans(), [], "{step}");
@@ -365,7 +365,7 @@ fn a_runtime_helper_killed_before_any_of_its_steps_leaves_nothing_behind() {
             .filter(|leak| leak.to_string().contains("cgroup of daemon"))
             .collect();
         assert_eq!(alive, [], "{step}: processes of bays that are not running");
-        // Without the fault both come up.
+        // Without the fault both start.
         daemon.kill_9();
         daemon.set_environment(&[]);
         daemon.launch();
@@ -380,7 +380,7 @@ fn a_runtime_helper_killed_before_any_of_its_steps_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_daemon_that_dies_at_its_worst_moments_finds_everything_again() {
+fn a_daemon_that_dies_at_critical_moments_finds_everything_again() {
     const POINTS: &[&str] = &["after-intent", "after-disk", "after-start", "before-ack"];
     const CHANGES: &[Verb] =
         &[Verb::Create, Verb::Stop, Verb::Start, Verb::Pause, Verb::Resume, Verb::Replace, Verb::Remove];

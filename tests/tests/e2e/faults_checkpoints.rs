@@ -1,5 +1,5 @@
-//! Checkpoints, restores, forks and promotions cut short: the bay goes on living, what is listed is whole, and nothing is
-//! left on disk that is not listed.
+//! Interrupted checkpoints, restores, forks and promotions. The bay still works, every listed checkpoint is whole, and
+//! nothing is left on disk that is not listed.
 //!
 //! The bay always holds the same word in its workspace and in its root. Whatever is killed, both must be of one moment.
 
@@ -38,11 +38,11 @@ const VERBS: &[Verb] = &[
 ];
 
 const PARENT: &str = "red";
-/// The only child: a second one would only make the rounds longer.
+/// The only child. A second one would only make the rounds longer.
 const CHILD: &str = "fix-1";
 
 impl Verb {
-    /// The answer, when one came.
+    /// The answer, if one came.
     fn ask(self, socket: &Path, checkpoint: &str) -> Option<Value> {
         let ask = |method: &str, path: &str, body: &Value| {
             let answer = rest::request(socket, method, path, &serde_json::to_vec(body).unwrap()).ok()?;
@@ -62,7 +62,7 @@ impl Verb {
     }
 }
 
-/// What a checkpoint holds, read on the pool.
+/// The words in a checkpoint, read from the pool.
 fn words_at(files: &Path, name: &str) -> (String, String) {
     let dir = files_at(files, name);
     let read = |path: &str| std::fs::read_to_string(dir.join(path)).unwrap().trim().to_owned();
@@ -78,12 +78,12 @@ fn words_now(daemon: &Daemon, bay: &str) -> (String, String) {
     (workspace.to_owned(), root.to_owned())
 }
 
-/// Writes another word to both places of a bay, in one go as far as anybody can see.
+/// Writes another word to both places of a bay, atomically for every observer.
 fn say(daemon: &Daemon, bay: &str, word: &str) {
     let _said = daemon.sh(bay, &format!("echo {word} > /workspace/word; echo {word} > /etc/word")).ok();
 }
 
-/// Everything that must hold after a fault, with what was captured under each name.
+/// Asserts everything that must hold after a fault. `captured` has the word of each checkpoint.
 fn verify(daemon: &Daemon, captured: &mut BTreeMap<String, String>) {
     let settled = |bay: &Value| bay["state"] == bay["desired"];
     until("every bay to settle", || Some(()).filter(|()| daemon.list().iter().all(settled)));
@@ -108,14 +108,14 @@ fn verify(daemon: &Daemon, captured: &mut BTreeMap<String, String>) {
     nothing_is_left_over(daemon);
 }
 
-/// A checkpoint there is, or a word that names none.
+/// An existing checkpoint, or a name that no checkpoint has.
 fn some_checkpoint(chance: &mut SeededRandom, captured: &BTreeMap<String, String>) -> String {
     let names: Vec<&String> = captured.keys().collect();
     if names.is_empty() { "v9999".to_owned() } else { (*chance.choose(&names)).clone() }
 }
 
 #[test]
-fn a_daemon_killed_in_the_middle_leaves_whole_checkpoints_and_a_living_bay() {
+fn a_daemon_killed_during_a_checkpoint_leaves_whole_checkpoints_and_a_working_bay() {
     let mut chance = SeededRandom::announced("kill -9 of the daemon during checkpoints and forks");
     let mut daemon = Daemon::start();
     daemon.empty_bay(PARENT);
@@ -159,7 +159,7 @@ fn a_daemon_killed_in_the_middle_leaves_whole_checkpoints_and_a_living_bay() {
 }
 
 #[test]
-fn a_guest_killed_in_the_middle_costs_neither_the_checkpoint_nor_the_files() {
+fn a_guest_killed_during_a_checkpoint_costs_neither_the_checkpoint_nor_the_files() {
     let mut chance = SeededRandom::announced("kill -9 of the guest during checkpoints and forks");
     let daemon = Daemon::start();
     daemon.empty_bay(PARENT);
@@ -189,7 +189,7 @@ fn a_guest_killed_in_the_middle_costs_neither_the_checkpoint_nor_the_files() {
 }
 
 #[test]
-fn a_daemon_that_dies_at_the_worst_moments_of_a_checkpoint_leaves_nothing_half_made() {
+fn a_daemon_that_dies_at_critical_moments_of_a_checkpoint_leaves_nothing_half_made() {
     let mut daemon = Daemon::start();
     daemon.empty_bay(PARENT);
     say(&daemon, PARENT, "first");
@@ -197,7 +197,7 @@ fn a_daemon_that_dies_at_the_worst_moments_of_a_checkpoint_leaves_nothing_half_m
     let mut died = 0;
     for point in ["bay-stands-still", "after-snapshot", "after-intent", "after-disk", "before-ack"] {
         for verb in [Verb::Checkpoint, Verb::Restore, Verb::Fork, Verb::Promote] {
-            // There is something to go back to, and a child to promote, whatever became of the last ones.
+            // So that there is a checkpoint to restore and a child to promote, whatever happened in earlier rounds.
             let _ = Verb::Checkpoint.ask(&daemon.socket(), "");
             let _ = Verb::Remove.ask(&daemon.socket(), "");
             if matches!(verb, Verb::Promote) {

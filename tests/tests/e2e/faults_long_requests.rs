@@ -11,11 +11,11 @@ use bay_tests::{Daemon, Repository, SMALL, until};
 use bay_types::ErrorCode;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The longest the work is let run before the daemon dies: an uncut round takes about as long.
+/// Longest time before the daemon dies: about the duration of an undisturbed round.
 const LONGEST: Duration = Duration::from_millis(250);
 
 #[test]
-fn long_work_cut_by_a_dying_daemon_can_simply_be_repeated() {
+fn a_long_request_that_a_dying_daemon_cut_can_be_repeated() {
     let mut chance = SeededRandom::announced("kill -9 of the daemon during long work");
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
@@ -28,7 +28,7 @@ fn long_work_cut_by_a_dying_daemon_can_simply_be_repeated() {
     let mut cut = 0;
     for round in 0..rounds() {
         let (name, image) = (format!("r{round}"), format!("image-{round}"));
-        // New content every time, so that nothing is answered from what an earlier round left.
+        // New content every time, so that no result of an earlier round is reused.
         fs::write(tree.join("content"), format!("{round}\n").repeat(20_000)).unwrap();
         repository.write("counter", &format!("{round}\n"));
         let _commit = repository.commit(&format!("round {round}"));
@@ -50,7 +50,7 @@ fn long_work_cut_by_a_dying_daemon_can_simply_be_repeated() {
         daemon.launch();
         println!("round {round}: {verb:?} after {moment:?} -> {first}");
 
-        // A bay that was acknowledged or got as far as its row is there, and whole; then the name is taken.
+        // If the bay was acknowledged or has its row, it exists and is whole; then the name is taken.
         if verb[0] == "up" && daemon.list().iter().any(|bay| bay["name"] == name.as_str()) {
             let _settled = until("the bay to settle", || {
                 Some(daemon.show(&name)).filter(|b| b["state"] == b["desired"])
@@ -87,7 +87,7 @@ fn long_work_cut_by_a_dying_daemon_can_simply_be_repeated() {
 }
 
 #[test]
-fn a_guest_that_dies_during_a_verb_does_not_hold_it_up() {
+fn a_guest_that_dies_during_a_verb_does_not_block_it() {
     let mut chance = SeededRandom::announced("kill -9 of the guest during verbs");
     let daemon = Daemon::start();
     daemon.empty_bay("b");
@@ -99,7 +99,7 @@ fn a_guest_that_dies_during_a_verb_does_not_hold_it_up() {
         let moment = chance.moment(Duration::from_millis(60));
         let mut running = daemon.command(&[verb, "b"]).spawn().unwrap();
         pause(moment);
-        // It may be gone already: then the verb was quicker.
+        // It may have ended already, if the verb was faster.
         let _ = kill_process(pid, Signal::KILL);
         let status = running.wait().unwrap();
         println!("round {round}: {verb} after {moment:?} -> {status}");
@@ -108,7 +108,7 @@ fn a_guest_that_dies_during_a_verb_does_not_hold_it_up() {
         });
         assert!(view["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{view}");
         if view["state"] == "paused" {
-            // It was killed when it was frozen already: it is made anew, or was noted as lost before anybody asked.
+            // If it was killed while frozen, it is made again, or was recorded as lost before the request.
             let resumed = daemon.bay(&["resume", "b"]);
             if resumed.code != 0 {
                 let (what, _) = resumed.fails_with(ErrorCode::BayState);

@@ -1,4 +1,4 @@
-//! Files in and out of a bay, and what a hostile bay can do with them: nothing.
+//! Files into and out of a bay. A hostile bay cannot misuse the copies.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,7 +13,7 @@ fn text(path: impl AsRef<std::path::Path>) -> String {
 }
 
 #[test]
-fn a_file_goes_in_and_comes_out_the_same() {
+fn a_file_copied_in_and_out_is_unchanged() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let scratch = Scratch::new();
@@ -25,7 +25,7 @@ fn a_file_goes_in_and_comes_out_the_same() {
     let _out = daemon.bay(&["cp", "b:/workspace/file", &text(scratch.join("out"))]).ok();
     assert_eq!(fs::read(scratch.join("out")).unwrap(), bytes);
     assert_eq!(fs::metadata(scratch.join("out")).unwrap().permissions().mode() & 0o777, 0o750);
-    // Into a directory: the name is kept.
+    // Into a directory: the name stays.
     let _named = daemon.bay(&["cp", &text(scratch.join("in")), "b:/tmp"]).ok();
     assert_eq!(daemon.sh("b", "stat -c %s /tmp/in").ok().text(), "3000000");
     fs::create_dir(scratch.join("dir")).unwrap();
@@ -34,7 +34,7 @@ fn a_file_goes_in_and_comes_out_the_same() {
 }
 
 #[test]
-fn a_directory_goes_in_and_comes_out_with_its_links_modes_and_odd_names() {
+fn a_directory_copied_in_and_out_keeps_links_modes_and_unusual_names() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let scratch = Scratch::new();
@@ -56,7 +56,7 @@ fn a_directory_goes_in_and_comes_out_with_its_links_modes_and_odd_names() {
 }
 
 #[test]
-fn what_is_not_there_or_makes_no_sense_is_said() {
+fn missing_and_invalid_paths_are_reported() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let scratch = Scratch::new();
@@ -86,10 +86,10 @@ fn a_link_in_the_bay_never_leads_the_operators_copy_to_the_host() {
     let _trap = daemon
         .sh("b", &format!("ln -s {host_file} /workspace/link; ln -s / /workspace/rootlink; ln -s /proc/1/root /workspace/magic"))
         .ok();
-    // Reading through it: the link means a path of the bay, where there is no such file.
+    // Reading through it: in the bay the link leads to a path without such a file.
     let read = daemon.bay(&["cp", "b:/workspace/link/.", &text(scratch.join("out"))]);
     assert_ne!(read.code, 0);
-    // Writing through it never touches the host's file.
+    // Writing through it never changes the host's file.
     let _ = daemon.bay(&["cp", &text(scratch.join("in")), "b:/workspace/link"]);
     let _ = daemon.bay(&["cp", &text(scratch.join("in")), &format!("b:/workspace/rootlink{host_file}")]);
     let _ = daemon.bay(&["cp", &text(scratch.join("in")), &format!("b:/workspace/magic{host_file}")]);
@@ -103,7 +103,7 @@ fn a_link_in_the_bay_never_leads_the_operators_copy_to_the_host() {
 }
 
 #[test]
-fn a_link_that_is_swapped_during_copies_never_leads_out() {
+fn a_link_that_is_swapped_during_copies_never_leads_to_the_host() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let scratch = Scratch::new();
@@ -143,7 +143,7 @@ fn a_hostile_tree_does_not_escape_the_directory_it_is_copied_to() {
         fs::symlink_metadata(out.join("fifo")).map_or(true, |meta| meta.is_file()),
         "a fifo came to the operator"
     );
-    // A second copy over the first meets the links the first one made, and does not follow them.
+    // A second copy meets the links that the first one made, and does not follow them.
     let _made = daemon
         .sh("b", "cd evil && rm sub/out up x && mkdir sub/out up && touch sub/out/f up/f && echo x > x")
         .ok();
@@ -152,7 +152,7 @@ fn a_hostile_tree_does_not_escape_the_directory_it_is_copied_to() {
 }
 
 #[test]
-fn a_hostile_archive_sent_in_stays_where_it_was_sent() {
+fn a_hostile_archive_copied_in_stays_in_its_directory() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _place =
@@ -191,7 +191,7 @@ fn a_hostile_archive_sent_in_stays_where_it_was_sent() {
 }
 
 #[test]
-fn a_file_that_grows_for_ever_can_be_copied_without_end_of_the_daemon() {
+fn a_file_that_grows_forever_does_not_exhaust_the_daemon() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let scratch = Scratch::new();
@@ -215,7 +215,7 @@ fn a_full_disk_in_the_bay_fails_the_copy_and_leaves_the_old_file() {
     fs::write(scratch.join("big"), bytes).unwrap();
     let _old = daemon.sh("b", "echo old > f").ok();
     let ran = daemon.bay(&["cp", &text(scratch.join("big")), "b:/workspace/f"]);
-    // Its own limit, not the pool's end: others go on.
+    // The bay's own limit, not the end of the pool: other bays continue.
     ran.fails_with(ErrorCode::DiskLimit);
     assert_eq!(daemon.sh("b", "cat f").ok().text(), "old");
     daemon.empty_bay("other");

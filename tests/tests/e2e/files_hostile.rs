@@ -15,14 +15,14 @@ use bay_tests::suite::{self, Lack, Scratch};
 use bay_tests::{Daemon, image};
 use serde_json::Value;
 
-/// Longest time for an answer that does not depend on what a bay does.
+/// Longest time for an answer that must not depend on the bay's behaviour.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
-/// Most that the memory of the daemon may grow by a file of any size.
+/// Most that the daemon's memory may grow for a file of any size.
 const DAEMON_GROWTH_KIB: u64 = 64 << 10;
 /// An exbibyte.
 const EIB: u64 = 1 << 60;
 
-/// A daemon with one bay, and the socket of the bay's guest, where envd answers too.
+/// A daemon with one bay, and the socket of its guest, which also serves envd.
 fn bay() -> (Daemon, PathBuf) {
     let daemon = Daemon::start();
     let made = daemon.empty_bay("b");
@@ -35,7 +35,7 @@ fn usable(daemon: &Daemon) {
     assert_eq!(daemon.show("b")["state"], "running");
 }
 
-/// Sends a request and reads no more than this much of the answer; then the connection is dropped.
+/// Sends a request, reads at most this much of the answer, and drops the connection.
 fn beginning(socket: &Path, head: &str, most: u64) -> Vec<u8> {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(ANSWERS_WITHIN)).unwrap();
@@ -69,11 +69,11 @@ fn daemon_kib(daemon: &Daemon) -> u64 {
 }
 
 #[test]
-fn a_directory_swapped_for_a_link_leads_neither_reads_nor_writes_astray() {
+fn a_directory_swapped_for_a_link_redirects_neither_reads_nor_writes() {
     let (daemon, guest) = bay();
     let host = Scratch::new();
     fs::write(host.join("f"), "the host's\n").unwrap();
-    // The same path means a file of the bay, too, so that one may tell which of them was reached.
+    // The bay has a file with the same path, so that the content shows which of the two was read.
     let place = host.path().display();
     let swap = format!(
         "mkdir -p {place} d; echo 'the bay'\"'\"'s' > {place}/f; echo plain > d/f; n=0
@@ -117,7 +117,7 @@ fn a_directory_swapped_for_a_link_leads_neither_reads_nor_writes_astray() {
 }
 
 #[test]
-fn fifos_and_devices_are_refused_at_once_by_every_door() {
+fn fifos_and_devices_are_refused_immediately_by_every_interface() {
     let (daemon, guest) = bay();
     let scratch = Scratch::new();
     let _made = daemon.sh("b", "mkfifo fifo; mkdir dir; mkfifo dir/fifo; echo whole > dir/plain; ln -s fifo to-fifo; ln -s /dev/zero to-zero").ok();
@@ -130,7 +130,7 @@ fn fifos_and_devices_are_refused_at_once_by_every_door() {
         "/dev/ptmx",
         "/dev/tty",
     ] {
-        // Whoever waits for the other end of a FIFO waits for ever; the requests have a deadline.
+        // A process that opens a FIFO without a writer waits forever, so the requests have a deadline.
         let read = get(&daemon, "files", path);
         assert!((400..500).contains(&read.status), "reading {path}: {}", read.status);
         let escaped = bay_text::percent::path_value(path.as_bytes());
@@ -141,7 +141,7 @@ fn fifos_and_devices_are_refused_at_once_by_every_door() {
         assert!(!copied.errors().is_empty() && !scratch.join("out").exists(), "{copied}");
         let kind = get(&daemon, "stat", path);
         assert_eq!(kind.status, 200, "{path}");
-        // A write replaces what has a name, or is refused; it never goes into a device or waits for a reader.
+        // A write replaces the name or is refused. It never opens a device or waits for a reader.
         let written = put(&daemon, "files", path, b"x");
         assert!(written.status < 500, "writing {path}: {}", written.status);
     }
@@ -149,7 +149,7 @@ fn fifos_and_devices_are_refused_at_once_by_every_door() {
         let test = format!("test -c {device}");
         assert_eq!(daemon.sh("b", &test).code, 0, "{device} was replaced by an upload");
     }
-    // A tree with one of them inside comes without it.
+    // A copied tree leaves them out.
     let _copied = daemon.bay(&["cp", "b:/workspace/dir", scratch.join("dir").to_str().unwrap()]);
     assert_eq!(fs::read_to_string(scratch.join("dir/plain")).unwrap(), "whole\n");
     assert!(!scratch.join("dir/fifo").exists());
@@ -157,7 +157,7 @@ fn fifos_and_devices_are_refused_at_once_by_every_door() {
 }
 
 #[test]
-fn a_file_of_an_exbibyte_of_nothing_is_described_and_its_download_can_be_left() {
+fn an_empty_file_of_an_exbibyte_is_described_and_its_download_can_be_aborted() {
     if !image::has_python() {
         return suite::skip(
             Lack::Installable,
@@ -173,7 +173,7 @@ fn a_file_of_an_exbibyte_of_nothing_is_described_and_its_download_can_be_left() 
     let before = daemon_kib(&daemon);
     for target in ["files?path=/workspace/huge", "archive?path=/workspace/huge"] {
         let read = beginning(&daemon.socket(), &format!("GET /v1/bays/b/{target}"), 4 << 20);
-        // A file that no tar header can describe may be refused; whatever comes is bounded and the rest is left.
+        // A file that no tar header can describe may be refused. Any other answer is bounded, and its rest is dropped.
         assert!(status(&read) < 500, "{target}: {}", String::from_utf8_lossy(&read[..read.len().min(400)]));
         if target.starts_with("files") {
             assert_eq!((status(&read), read.len()), (200, 4 << 20), "{target}");
@@ -183,7 +183,7 @@ fn a_file_of_an_exbibyte_of_nothing_is_described_and_its_download_can_be_left() 
     assert!(status(&envd) < 500, "{}", String::from_utf8_lossy(&envd[..envd.len().min(400)]));
     let grown = daemon_kib(&daemon).saturating_sub(before);
     assert!(grown < DAEMON_GROWTH_KIB, "the daemon grew by {grown} KiB");
-    // All the places for copies are free again.
+    // All slots for copies are free again.
     let _small = daemon.sh("b", "rm huge; echo small > small").ok();
     for _ in 0..20 {
         assert_eq!(get(&daemon, "files", "/workspace/small").body, b"small\n");
@@ -192,7 +192,7 @@ fn a_file_of_an_exbibyte_of_nothing_is_described_and_its_download_can_be_left() 
 }
 
 #[test]
-fn a_tree_with_a_long_hole_is_copied_out_and_one_too_long_for_a_bay_says_which_file_and_why() {
+fn a_tree_with_a_long_hole_is_copied_out_and_one_that_is_too_long_is_refused_with_the_file() {
     let (daemon, _) = bay();
     let scratch = Scratch::new();
     let _made = daemon.sh("b", "mkdir -p t/deep && truncate -s 65G t/deep/huge && mkdir other").ok();
@@ -201,13 +201,13 @@ fn a_tree_with_a_long_hole_is_copied_out_and_one_too_long_for_a_bay_says_which_f
     let copy = fs::metadata(out.join("deep/huge")).unwrap();
     assert_eq!(copy.len(), 65 << 30);
     assert!(copy.blocks() < 1024, "a hole takes no room: {} blocks", copy.blocks());
-    // From one bay to the other it is the other one that says it.
+    // From one bay to another, the other bay reports it.
     daemon.empty_bay("c");
     let ran = daemon.bay(&["cp", "b:/workspace/t", "c:/workspace/t"]);
     assert!(ran.code != 0 && ran.errors().contains("deep/huge has 65 GiB in it"), "{ran}");
 }
 
-/// A tar header whose size field holds these bytes.
+/// A tar header with these bytes in its size field.
 fn header_of_size(name: &str, size: &[u8; 12]) -> Vec<u8> {
     let mut header = member(name, b'0', "", b"");
     header[124..136].copy_from_slice(size);
@@ -218,7 +218,7 @@ fn header_of_size(name: &str, size: &[u8; 12]) -> Vec<u8> {
 }
 
 #[test]
-fn an_archive_that_announces_absurd_sizes_is_refused_and_takes_no_room() {
+fn an_archive_that_announces_absurd_sizes_is_refused_and_uses_no_space() {
     let (daemon, _) = bay();
     let _old = daemon.sh("b", "mkdir t; echo old > t/huge").ok();
     let mut most = [0xff; 12];
@@ -237,17 +237,17 @@ fn an_archive_that_announces_absurd_sizes_is_refused_and_takes_no_room() {
         let answer = put(&daemon, "archive", "/workspace/t", &body);
         let text = String::from_utf8_lossy(&answer.body).into_owned();
         assert!((400..500).contains(&answer.status), "{what}: {} {text}", answer.status);
-        // Nothing is taken for the whole file, and no room is held for what never came.
+        // A partial file never counts as complete, and no space is reserved for missing data.
         let size = daemon.sh("b", "du -sk t | cut -f1").ok().text();
         assert!(size.parse::<u64>().is_ok_and(|kib| kib <= 64), "{what}: {size} KiB");
-        // What was there is there still, and nothing half made is beside it.
+        // The old file is still there, and no partial file beside it.
         assert_eq!(daemon.sh("b", "ls -A t; cat t/huge").ok().text(), "huge\nold", "{what}");
     }
     usable(&daemon);
 }
 
 #[test]
-fn names_with_line_breaks_and_bytes_that_are_no_text_go_both_ways() {
+fn names_with_line_breaks_and_bytes_that_are_not_text_are_copied_both_ways() {
     let (daemon, guest) = bay();
     let scratch = Scratch::new();
     let names: [&[u8]; 6] =
@@ -272,7 +272,7 @@ fn names_with_line_breaks_and_bytes_that_are_no_text_go_both_ways() {
         let target = format!("GET /v1/files?path={}", bay_text::percent::path_value(&path));
         let read = beginning(&guest, &target, 1 << 16);
         assert!(status(&read) == 200 && read.ends_with(name), "{:?}", String::from_utf8_lossy(&read));
-        // By the CLI either the file comes, or it is said why not; never another one.
+        // The CLI copies exactly this file or reports why it cannot; it never copies another one.
         let out = scratch.join("one");
         let from = OsString::from_vec([b"b:", path.as_slice()].concat());
         let ran = daemon.bay(&[OsStr::new("cp"), &from, out.as_os_str()]);

@@ -1,4 +1,4 @@
-//! The one way out of a bay: real clients in real bays, real servers outside, and the policy between them.
+//! The egress of a bay: real clients in real bays, real servers outside, and the policy between them.
 
 use bay_tests::lab::lab;
 use bay_tests::{Daemon, until};
@@ -6,7 +6,7 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use serde_json::{Value, json};
 
 #[test]
-fn what_a_policy_allows_leaves_and_everything_else_is_told_why_not() {
+fn allowed_requests_leave_and_all_others_are_refused_with_the_reason() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &origin.allowed("path = \"/open/**\""));
@@ -28,7 +28,7 @@ fn what_a_policy_allows_leaves_and_everything_else_is_told_why_not() {
     assert_eq!(outcomes, ["allow", "deny", "deny"], "{decided:#?}");
     until("the end of what left is on record", || (lab.record("b", "egress.ended").len() == 1).then_some(()));
     assert_eq!(lab.record("b", "egress.ended")[0]["status"], 200);
-    // The process is found as well as can be: not on every connection of a busy machine.
+    // On a busy machine the process is not found for every connection.
     until("a process to be told", || {
         let _again = lab.get("b", &origin.url("https", "/open/again"));
         let told = lab.record("b", "egress.decided");
@@ -39,12 +39,12 @@ fn what_a_policy_allows_leaves_and_everything_else_is_told_why_not() {
 }
 
 #[test]
-fn a_bay_without_a_policy_reaches_nothing_and_is_told_so_at_once() {
+fn a_bay_without_a_policy_reaches_nothing_and_is_refused_immediately() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.daemon.empty_bay("b");
     assert_eq!(lab.get("b", &origin.url("https", "/")).0, 403);
-    // Neither a ping nor a datagram nor a port of which nothing is known leads anywhere.
+    // Neither a ping nor a datagram nor a connection to an unknown port leads anywhere.
     assert_ne!(lab.daemon.sh("b", "ping -c 1 -W 1 192.0.2.1").code, 0);
     let _closed = lab.daemon.sh("b", "nc -w 5 192.0.2.1 22 </dev/null");
     until("a refused port is on record", || {
@@ -62,7 +62,7 @@ fn a_bay_without_a_policy_reaches_nothing_and_is_told_so_at_once() {
     assert_eq!((&state["dropped"]["icmp"], &state["dropped"]["udp"]), (&json!(1), &json!(1)), "{state}");
 }
 
-/// Three requests over one connection, each when it is told to go on.
+/// Three requests over one connection, each after a signal to continue.
 const STEPS: &str = r#"
 import http.client, os, sys, time
 connection = http.client.HTTPSConnection("origin.test", int(sys.argv[1]), timeout=20)
@@ -78,7 +78,7 @@ for number, path in enumerate(["/a/1", "/a/2", "/a/3"]):
 "#;
 
 #[test]
-fn a_policy_that_changes_holds_from_then_on_and_keeps_connections_that_stay_allowed() {
+fn a_policy_change_applies_immediately_and_keeps_connections_that_stay_allowed() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &origin.allowed("path = \"/a/**\""));
@@ -103,7 +103,7 @@ fn a_policy_that_changes_holds_from_then_on_and_keeps_connections_that_stay_allo
     assert_eq!(origin.seen.lines(), ["GET /a/1", "GET /a/2"]);
 }
 
-/// Connects again and again until it was refused once, and then let in again.
+/// Connects repeatedly until it was refused once, and then permitted again.
 const AGAIN: &str = r#"
 import os, socket, sys, time
 address = socket.getaddrinfo("origin.test", int(sys.argv[1]), socket.AF_INET)[0][4]
@@ -121,7 +121,7 @@ open("/tmp/seen", "w").close()
 "#;
 
 #[test]
-fn egress_is_closed_while_no_daemon_runs_and_goes_on_with_the_next() {
+fn egress_is_closed_while_no_daemon_runs_and_open_with_the_next() {
     let mut lab = lab();
     let origin = lab.echo_for(&["b"]);
     assert_eq!(lab.get("b", &origin.url("https", "/1")).0, 200);
@@ -139,7 +139,7 @@ fn egress_is_closed_while_no_daemon_runs_and_goes_on_with_the_next() {
     assert_eq!(lab.daemon.sh("b", identity).ok().text(), before, "the authority and the names are the same");
 }
 
-/// How often a file is opened while something is done. The kernel counts openings right after each other as one.
+/// How often a file is opened during `work`. The kernel counts immediately successive openings as one.
 fn opened_during(path: &std::path::Path, work: impl FnOnce()) -> usize {
     let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
     inotify::add_watch(&inotify, path, WatchFlags::OPEN).unwrap();

@@ -8,7 +8,7 @@ use bay_tests::suite::Scratch;
 use bay_tests::{CliRun, Daemon, Repository, SMALL, remote};
 use bay_types::ErrorCode;
 
-/// A daemon with the bay `b` made from a repository, and a place for what comes out.
+/// A daemon with the bay `b` made from a repository, and a directory for the results.
 struct Scene {
     daemon: Daemon,
     repository: Repository,
@@ -23,7 +23,7 @@ impl Scene {
         Self { daemon, repository, scratch }
     }
 
-    /// `bay` in a directory, with a place for temporary files in which nothing may be left.
+    /// Runs `bay` in a directory, with a directory for temporary files in which nothing may remain.
     fn bay_in(&self, dir: &Path, args: &[&str]) -> CliRun {
         let mut command = self.daemon.command(args);
         command.current_dir(dir).env("TMPDIR", self.scratch.join("tmp"));
@@ -39,7 +39,7 @@ impl Scene {
         self.bay_in(self.scratch.path(), args)
     }
 
-    /// `bay bundle b …` into a file.
+    /// Runs `bay bundle b …` into a file.
     fn bundle(&self, args: &[&str]) -> PathBuf {
         let ran = self.bay(&[&["bundle", "b"], args].concat()).ok();
         let path = self.scratch.join("b.bundle");
@@ -47,7 +47,7 @@ impl Scene {
         path
     }
 
-    /// Takes a bundle into a fresh clone of the repository, and returns the clone with its branch `b`.
+    /// Fetches a bundle into a fresh clone of the repository, and returns the clone with its branch `b`.
     fn taken_in(&self, bundle: &Path) -> PathBuf {
         let clone = self.scratch.join("clone");
         let _ = fs::remove_dir_all(&clone);
@@ -56,7 +56,7 @@ impl Scene {
         clone
     }
 
-    /// A bare repository that holds what the repository holds.
+    /// A bare clone of the repository.
     fn bare(&self) -> PathBuf {
         git(self.scratch.path(), &["clone", "-q", "--bare", &self.repository.arg(), "project.git"]);
         self.scratch.join("project.git")
@@ -64,7 +64,7 @@ impl Scene {
 }
 
 #[test]
-fn commits_leave_on_top_of_what_the_bay_began_from() {
+fn commits_leave_on_top_of_the_commit_that_the_bay_began_from() {
     let scene = Scene::new();
     let _work = scene.daemon.sh("b", "echo two > src/main.txt && git commit -qam second && echo x > new && git add new && git commit -qm third").ok();
     let bundle = scene.bundle(&[]);
@@ -72,7 +72,7 @@ fn commits_leave_on_top_of_what_the_bay_began_from() {
     let log = git(&clone, &["log", "--format=%s", "b"]);
     assert_eq!(log, "third\nsecond\nfirst");
     assert_eq!(git(&clone, &["rev-parse", "b"]), scene.daemon.sh("b", "git rev-parse HEAD").text());
-    // Only what is new is in it.
+    // The bundle contains only the new commits.
     let empty = scene.scratch.join("empty");
     git(scene.scratch.path(), &["init", "-q", "--bare", "empty"]);
     let verified = std::process::Command::new("git")
@@ -86,7 +86,7 @@ fn commits_leave_on_top_of_what_the_bay_began_from() {
 }
 
 #[test]
-fn uncommitted_work_leaves_as_one_commit_and_the_bay_notices_nothing() {
+fn uncommitted_work_leaves_as_one_commit_and_the_bay_stays_unchanged() {
     let scene = Scene::new();
     let _work = scene
         .daemon
@@ -122,7 +122,7 @@ fn uncommitted_work_leaves_as_one_commit_and_the_bay_notices_nothing() {
         ]
     );
     assert_eq!(git(&clone, &["show", "b:src/main.txt"]), "three");
-    // Without it only the commits leave; and who committed nothing then has nothing.
+    // Without it only commits leave; without commits, nothing does.
     let clone = scene.taken_in(&scene.bundle(&["--committed-only"]));
     assert_eq!(git(&clone, &["log", "--format=%s", "b"]), "second\nfirst");
 }
@@ -159,7 +159,7 @@ fn a_workspace_that_is_no_repository_leaves_as_one_commit() {
     git(scene.scratch.path(), &["clone", "-q", bundle.to_str().unwrap(), "plain"]);
     assert_eq!(git(&scene.scratch.join("plain"), &["ls-files"]), "d/f\ng");
     assert_eq!(scene.daemon.sh("plain", "ls -A").ok().text(), "d\ng");
-    // One that has no commit yet.
+    // A repository without a commit.
     let _work = scene.daemon.sh("plain", "git init -q && git add g").ok();
     scene.bay(&["bundle", "plain", "--committed-only"]).fails_with(ErrorCode::NothingToTake);
     let _all = scene.bay(&["bundle", "plain"]).ok();
@@ -167,9 +167,9 @@ fn a_workspace_that_is_no_repository_leaves_as_one_commit() {
 }
 
 #[test]
-fn a_bay_of_another_user_and_without_its_repository_at_hand_gives_its_whole_work() {
+fn without_the_repository_at_hand_a_bay_gives_its_whole_history() {
     let scene = Scene::new();
-    // Nobody here has the commit any more.
+    // The host's repository no longer has the commit.
     let kept = scene.scratch.join("kept");
     git(scene.scratch.path(), &["clone", "-q", "--bare", &scene.repository.arg(), "kept"]);
     fs::remove_dir_all(scene.repository.path()).unwrap();
@@ -178,12 +178,12 @@ fn a_bay_of_another_user_and_without_its_repository_at_hand_gives_its_whole_work
     let bundle = scene.bundle(&[]);
     git(&kept, &["fetch", "-q", bundle.to_str().unwrap(), "b:b"]);
     assert_eq!(git(&kept, &["log", "--format=%s", "b"]), "Uncommitted work in bay b\nsecond\nfirst");
-    // The agent can go on.
+    // The agent can continue to work.
     let _more = scene.daemon.sh("b", "find /workspace -not -user 1000 | grep . && exit 1; su user -c 'cd /workspace && git add -A && git commit -qm third'").ok();
 }
 
 #[test]
-fn a_branch_appears_in_the_repository_one_is_in() {
+fn a_branch_is_made_in_the_current_repository() {
     let scene = Scene::new();
     let here = scene.repository.path();
     let _work = scene.daemon.sh("b", "echo two > src/main.txt && git commit -qam second").ok();
@@ -195,7 +195,7 @@ fn a_branch_appears_in_the_repository_one_is_in() {
     assert_eq!(scene.repository.git(&["status", "--porcelain", "-b"]), before);
     let same = scene.bay_in(&here, &["branch", "b", "agent/work", "--json"]).ok().json();
     assert_eq!(same["outcome"], "unchanged", "{same}");
-    // It goes on from there; another history is refused unless it is wanted.
+    // Later commits extend the branch. Another history is refused without --force.
     let _more = scene.daemon.sh("b", "echo three > src/main.txt && git commit -qam third").ok();
     let updated = scene.bay_in(&here, &["branch", "b", "agent/work"]).ok();
     assert!(updated.text().contains("updated"), "{updated}");
@@ -207,7 +207,7 @@ fn a_branch_appears_in_the_repository_one_is_in() {
     assert_eq!(scene.repository.git(&["log", "-1", "--format=%s", "agent/work"]), "third");
     let _forced = scene.bay_in(&here, &["branch", "b", "agent/work", "--force"]).ok();
     assert_eq!(scene.repository.git(&["log", "--format=%s", "agent/work"]), "other\nfirst");
-    // The branch one works on is not moved under one's feet.
+    // The checked-out branch is not moved.
     scene.bay_in(&here, &["branch", "b", "main"]).fails_with(ErrorCode::InvalidInput);
     scene.bay(&["branch", "b", "x"]).fails_with(ErrorCode::RepoNotFound);
     for odd in ["--", "a..b", "refs/heads/x", "HEAD", "x.lock", "a b"] {
@@ -226,7 +226,7 @@ fn a_branch_is_pushed_to_a_path_and_no_commit_there_is_lost() {
     assert!(pushed.text().contains("pushed"), "{pushed}");
     assert_eq!(git(&bare, &["log", "--format=%s", "fix"]), "Uncommitted work in bay b\nsecond\nfirst");
     assert_eq!(git(&bare, &["for-each-ref", "--format=%(refname)"]), "refs/heads/fix\nrefs/heads/main");
-    // Somebody else has pushed meanwhile.
+    // Another person has pushed meanwhile.
     let other = scene.scratch.join("other");
     git(scene.scratch.path(), &["clone", "-q", "-b", "fix", remote, "other"]);
     git(&other, &["commit", "-q", "--allow-empty", "-m", "theirs"]);
@@ -235,7 +235,7 @@ fn a_branch_is_pushed_to_a_path_and_no_commit_there_is_lost() {
     assert_eq!(git(&bare, &["log", "-1", "--format=%s", "fix"]), "theirs");
     let _forced = scene.bay(&["branch", "b", "--push", remote, "fix", "--force"]).ok();
     assert_eq!(git(&bare, &["log", "-1", "--format=%s", "fix"]), "Uncommitted work in bay b");
-    // By the name of a remote, and to places that are none.
+    // By the name of a remote, and to invalid remotes.
     scene.repository.git(&["remote", "add", "origin", remote]);
     let _named = scene.bay_in(&scene.repository.path(), &["branch", "b", "--push", "origin", "named"]).ok();
     assert_eq!(git(&bare, &["log", "-1", "--format=%s", "named"]), "Uncommitted work in bay b");
@@ -270,7 +270,7 @@ fn a_branch_is_pushed_over_http_with_the_callers_credentials() {
 }
 
 #[test]
-fn under_sudo_a_branch_is_the_persons_who_called_it() {
+fn under_sudo_a_branch_belongs_to_the_calling_user() {
     let scene = Scene::new();
     let _work = scene.daemon.sh("b", "echo two > src/main.txt").ok();
     let (bare, here) = (scene.bare(), scene.repository.path());
@@ -297,11 +297,11 @@ fn under_sudo_a_branch_is_the_persons_who_called_it() {
 }
 
 #[test]
-fn a_secret_stops_a_branch_also_when_a_later_commit_removes_it() {
+fn a_secret_stops_a_branch_even_if_a_later_commit_removes_it() {
     let scene = Scene::new();
     let (bare, here) = (scene.bare(), scene.repository.path());
     let push = ["branch", "b", "--push", bare.to_str().unwrap(), "x"];
-    // Put together here, so that no scanner takes this file for a leak.
+    // Assembled here, so that no scanner reports this file as a leak.
     let token = ["glpat", "x7Kq2LmN9pRsT4vWyZ1a"].join("-");
     let _work = scene
         .daemon
@@ -316,7 +316,7 @@ fn a_secret_stops_a_branch_also_when_a_later_commit_removes_it() {
     scene.bay_in(&here, &["branch", "b", "x"]).fails_with(ErrorCode::SecretFound);
     assert_eq!(git(&bare, &["for-each-ref", "--format=%(refname)"]), "refs/heads/main");
     let _allowed = scene.bay(&[&push[..], &["--allow-secrets"]].concat()).ok();
-    // Without the commits it is gone.
+    // Without those commits it is gone.
     let _clean = scene.daemon.sh("b", "git reset -q --soft HEAD~2 && git commit -qm three").ok();
     let _pushed = scene.bay_in(&here, &["branch", "b", "y"]).ok();
 }

@@ -1,5 +1,5 @@
-//! `bay bundle` and `bay branch` when the agent controls the bay's git, its settings and its objects: nothing of it runs on
-//! the host, no malformed object leaves the bay, and nothing is left behind.
+//! `bay bundle` and `bay branch` if the agent controls the bay's git, its settings and its objects. None of its
+//! programs runs on the host, no malformed object leaves the bay, and nothing is left behind.
 
 use std::fs;
 use std::io::Write;
@@ -43,7 +43,7 @@ impl Scene {
         assert!(left.is_empty(), "{left:?} was left by {by}");
     }
 
-    /// `bay bundle b` that must be refused, with nothing on standard output and nothing left in the bay.
+    /// Asserts that `bay bundle b` is refused, with nothing on standard output and nothing left in the bay.
     fn refused(&self, what: &str) {
         let ran = self.bay(&["bundle", "b"]);
         let (said, _) = ran.fails_with(ErrorCode::WorkRefused);
@@ -53,7 +53,7 @@ impl Scene {
         assert_eq!(left.text(), "", "{what} left it in the bay");
     }
 
-    /// Puts a script in the place of the bay's git, which is then called `git.real`.
+    /// Replaces the bay's git, which is renamed to `git.real`, by a script.
     fn as_git(&self, script: &str) {
         let place = "test -e /usr/bin/git.real || mv /usr/bin/git /usr/bin/git.real; cat > /usr/bin/git; chmod +x /usr/bin/git";
         let script = format!("#!/bin/busybox sh\n{script}\n");
@@ -63,7 +63,7 @@ impl Scene {
             .ok();
     }
 
-    /// A bay whose git gives out this pack as the work at this commit.
+    /// Makes the bay's git return this pack as the work at this commit.
     fn gives_out(&self, pack: &[u8], tip: &str) {
         let put = ["exec", "b", "--", "busybox", "sh", "-c", "cat > /evil.pack"];
         let _put = self.daemon.bay_with_input(&put, pack).ok();
@@ -145,7 +145,7 @@ fn malformed_objects_do_not_leave() {
         scene.gives_out(&pack, &tip);
         scene.refused(&format!("an entry named {name:?}"));
     }
-    // A hole in the history, something else than was said, and no pack at all.
+    // A missing parent, another commit than announced, and no pack at all.
     let parent = "1".repeat(40);
     let tree = scene.repository.git(&["rev-parse", "HEAD^{tree}"]);
     let orphan =
@@ -173,7 +173,7 @@ fn malformed_objects_do_not_leave() {
 }
 
 #[test]
-fn a_git_that_is_none_is_refused() {
+fn an_invalid_answer_of_the_bays_git_is_refused() {
     let scene = Scene::new();
     let _work = scene.daemon.sh("b", "echo x > new").ok();
     for (what, script) in [
@@ -187,7 +187,7 @@ fn a_git_that_is_none_is_refused() {
         scene.as_git(script);
         scene.refused(what);
     }
-    // A shell that answers for the script, in words of its own or without end.
+    // A shell that answers instead of the script, with invalid or endless output.
     let put = "rm /bin/sh; cat > /bin/sh; chmod +x /bin/sh";
     for script in ["echo tip x committed", "yes", "echo; echo tip", "printf 'tip %040d committed\\n' 1"] {
         let script = format!("#!/bin/busybox sh\n{script}\n");
@@ -205,7 +205,7 @@ fn a_bay_without_git_says_so() {
     assert!(what.contains(SMALL) && what.contains("git"), "{what}");
 }
 
-/// `bay bundle b` that waits in the bay until somebody writes to /go.
+/// A `bay bundle b` that waits in the bay until the test writes to /go.
 fn waiting(scene: &Scene) -> Child {
     scene.as_git(
         "case \"$*\" in *pack-objects*) touch /packing; read x < /go ;; esac; exec /usr/bin/git.real \"$@\"",
@@ -224,7 +224,7 @@ fn a_dying_daemon_or_caller_leaves_nothing_behind() {
     let gone = |scene: &Scene| {
         until("the bay to be as before", || (scene.daemon.sh("b", left).text().is_empty()).then_some(()));
     };
-    // The daemon dies and comes back: the work comes out all the same.
+    // The daemon dies and is restarted: the work still comes out.
     let child = waiting(&scene);
     scene.daemon.restart();
     let _go = scene.daemon.sh("b", "echo > /go").ok();
@@ -232,7 +232,7 @@ fn a_dying_daemon_or_caller_leaves_nothing_behind() {
     assert!(ran.stdout.starts_with(b"# v2 git bundle"));
     scene.nothing_is_left_here("a dead daemon");
     gone(&scene);
-    // It dies for longer: nothing comes out, and what the bay still has goes with the next time.
+    // The daemon stays down: nothing comes out, and the next run removes what remains in the bay.
     let child = waiting(&scene);
     scene.daemon.kill_9();
     let ran = CliRun::new("bundle".into(), child.wait_with_output().unwrap());
@@ -242,7 +242,7 @@ fn a_dying_daemon_or_caller_leaves_nothing_behind() {
     scene.daemon.launch();
     let old = "echo > /go; until ls /tmp/.bay-leaving-*/status && ! ls /tmp/.bay-leaving-*/index; do sleep 0.1; done; touch -d '2000-01-01' /tmp/.bay-leaving-*";
     let _old = scene.daemon.sh("b", old).ok();
-    // The caller wants to be rid of it.
+    // The caller interrupts it.
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let child = waiting(&scene);
         kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), signal).unwrap();
@@ -251,7 +251,7 @@ fn a_dying_daemon_or_caller_leaves_nothing_behind() {
         scene.nothing_is_left_here("a signal");
         gone(&scene);
     }
-    // And then it simply works.
+    // Afterwards it works.
     let child = waiting(&scene);
     let _go = scene.daemon.sh("b", "echo > /go").ok();
     let ran = CliRun::new("bundle".into(), child.wait_with_output().unwrap()).ok();

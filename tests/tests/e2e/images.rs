@@ -1,5 +1,5 @@
-//! Images: from a directory, from an archive, from the host itself; shared, read-only, and nothing in them that the
-//! importing caller could not read.
+//! Images: from a directory, from an archive, from the host itself. They are shared and read-only, and contain nothing
+//! that the importing caller could not read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -50,12 +50,12 @@ fn a_directory_becomes_an_image_with_owners_modes_and_links() {
         .ok()
         .text();
     assert_eq!(seen, "v1\n640 0 50\n4755 0 0\n755 1000 1000\nbusybox");
-    // A copy was made: what happens to the directory later does not reach the image.
+    // The import made a copy: later changes to the directory do not reach the image.
     fs::write(tree.join("etc/mark"), "v2\n").unwrap();
     assert_eq!(daemon.sh("b", "cat /etc/mark").ok().text(), "v1");
     bay_on(&daemon, "c", "tree");
     assert_eq!(daemon.sh("c", "cat /etc/mark").ok().text(), "v1");
-    // The same name imported again is the new tree, for new bays.
+    // If the same name is imported again, new bays get the new tree.
     let _again = daemon.bay(&["images", "import", &source, "--name", "tree", "--force"]).ok();
     bay_on(&daemon, "d", "tree");
     assert_eq!(daemon.sh("d", "cat /etc/mark").ok().text(), "v2");
@@ -96,17 +96,17 @@ fn an_image_is_shared_and_what_one_bay_changes_no_other_sees() {
 }
 
 #[test]
-fn what_an_image_puts_on_the_path_is_found_by_every_command() {
+fn programs_that_an_image_adds_to_the_path_are_found_by_every_command() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
-    // As an import of `host` leaves it for directories that were added.
+    // The environment that an import of `host` with added directories leaves.
     let prepare = "mkdir -p /home/ann/.cargo/bin; cd /home/ann/.cargo/bin; \
         printf '#!/bin/sh\\necho it runs with $CARGO_HOME\\n' > mytool; chmod 755 mytool; \
         printf 'PATH=\"/home/ann/.cargo/bin:/usr/bin:/bin\"\\nCARGO_HOME=/home/ann/.cargo\\nHOME=/nowhere\\n' > /etc/environment";
     let _prepared = daemon.sh("b", prepare).ok();
     assert_eq!(daemon.bay(&["exec", "b", "--", "mytool"]).ok().text(), "it runs with /home/ann/.cargo");
     assert_eq!(daemon.sh("b", "mytool; echo $HOME").ok().text(), "it runs with /home/ann/.cargo\n/root");
-    // A caller's own word is the last.
+    // The caller's own variable has precedence.
     let own = daemon.bay(&["exec", "-e", "PATH=/bin:/usr/bin", "b", "--", "mytool"]);
     own.fails_as(ErrorCode::CommandNotFound, 127);
 }
@@ -123,7 +123,7 @@ fn an_image_in_use_is_not_removed_and_an_unused_one_is() {
 }
 
 #[test]
-fn images_that_cannot_be_are_refused_and_leave_nothing() {
+fn impossible_images_are_refused_and_leave_nothing() {
     let daemon = Daemon::setup().own_pool(1024).start();
     let scratch = Scratch::new();
     fs::write(scratch.join("not-a-tar"), vec![b'x'; 5000]).unwrap();
@@ -240,7 +240,7 @@ fn a_hostile_archive_writes_nothing_outside_the_image() {
 }
 
 #[test]
-fn a_directory_with_links_out_takes_the_links_and_not_what_they_lead_to() {
+fn links_out_of_an_imported_directory_are_copied_but_not_followed() {
     let daemon = Daemon::setup().own_pool(1024).start();
     let scratch = Scratch::new();
     let tree = scratch.join("tree");
@@ -260,7 +260,7 @@ fn a_directory_with_links_out_takes_the_links_and_not_what_they_lead_to() {
     }
 }
 
-/// The tree of the image imported last.
+/// The tree of the newest image.
 fn newest_image(daemon: &Daemon) -> PathBuf {
     let images = bay_tests::leaks::pool_root(&daemon.pool).join("images");
     let all = fs::read_dir(&images).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
@@ -281,17 +281,17 @@ fn walk(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Where a bay has things of its own, not of its image.
+/// Paths of a bay that do not come from its image.
 const NOT_OF_THE_IMAGE: &[&str] =
     &["/proc", "/sys", "/dev", "/run", "/tmp", "/workspace", "/.bay", "/var/tmp"];
 
-/// Room for the host's tools in a pool of the test's own.
+/// Size of a separate pool with the host's tools.
 const HOST_POOL_MIB: u64 = 10 * 1024;
-/// What is to be left for other tests beside it.
+/// Free space to leave for other tests that run concurrently.
 const LEFT_MIB: u64 = 2048;
 
 #[test]
-fn a_bay_on_the_host_image_reads_nothing_that_nobody_may_not_read_on_the_host() {
+fn a_bay_on_the_host_image_reads_only_files_that_nobody_may_read_on_the_host() {
     let stat = rustix::fs::statvfs(suite::dir()).unwrap();
     let free_mib = (stat.f_bavail * stat.f_frsize) >> 20;
     if std::env::var_os("BAY_TEST_HOST_IMAGE").is_some_and(|value| value == "0") {
@@ -309,7 +309,7 @@ fn a_bay_on_the_host_image_reads_nothing_that_nobody_may_not_read_on_the_host() 
     let canary = Canary::new();
     bay_on(&daemon, "b", "host");
 
-    // Everything the bay's root can open for reading, with a checksum to tell a host's file from one made for the bay.
+    // Everything that the bay's root can read, with a checksum to distinguish a host's file from one made for the bay.
     let skip: Vec<String> = NOT_OF_THE_IMAGE.iter().map(|dir| format!("-path {dir} -prune -o")).collect();
     let find = format!("find / {} -type f -print0 | xargs -0 sha256sum 2>/dev/null", skip.join(" "));
     let listing = daemon.sh("b", &find);
@@ -326,7 +326,7 @@ fn a_bay_on_the_host_image_reads_nothing_that_nobody_may_not_read_on_the_host() 
     );
     assert!(inside.keys().any(|path| path.starts_with("/usr/bin")));
 
-    // What `nobody` can read on the host, asked of the kernel as nobody.
+    // What `nobody` can read on the host, determined as nobody.
     let nobody = readable_by_nobody(inside.keys());
     let mut stolen = Vec::new();
     for (path, sum) in &inside {
@@ -341,7 +341,7 @@ fn a_bay_on_the_host_image_reads_nothing_that_nobody_may_not_read_on_the_host() 
         &stolen[..stolen.len().min(20)]
     );
 
-    // And by name: a secret planted where the import looks.
+    // And by name: a secret in a directory that the import reads.
     let hits = daemon.sh(
         "b",
         &format!(
@@ -358,11 +358,11 @@ fn a_bay_on_the_host_image_reads_nothing_that_nobody_may_not_read_on_the_host() 
             "{home} came into the bay"
         );
     }
-    // It is of use: the host's own tools run.
+    // The image is useful: the host's own tools run.
     assert_eq!(daemon.sh("b", "git --version | cut -d' ' -f1,2").ok().text(), "git version");
 }
 
-/// A file and a directory on the host, in a place that is imported, that only root may read.
+/// A file and a directory in an imported place of the host that only root may read.
 struct Canary {
     dir: PathBuf,
     secret: String,

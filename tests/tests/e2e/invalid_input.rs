@@ -8,7 +8,7 @@ use bay_types::{ErrorCode, ExecId};
 use serde_json::{Value, json};
 
 #[test]
-fn names_with_odd_characters_are_refused() {
+fn names_with_invalid_characters_are_refused() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
     let long = "x".repeat(41);
@@ -56,7 +56,7 @@ fn names_with_odd_characters_are_refused() {
         assert!(ran.stderr.len() < 1000, "{} bytes of error for {name:?}", ran.stderr.len());
         assert!(!ran.stderr.contains(&0x1b), "an escape reached the terminal for {name:?}");
         ran.fails_with(ErrorCode::InvalidName);
-        // The API says the same to those who go around the CLI.
+        // The API also refuses them without the CLI.
         let answer = daemon.rest(
             "POST",
             "/v1/bays",
@@ -79,7 +79,7 @@ fn names_with_odd_characters_are_refused() {
 }
 
 #[test]
-fn names_at_the_edge_of_the_rules_work() {
+fn names_at_the_limits_of_the_rules_work() {
     let daemon = Daemon::start();
     for name in ["a", "0", "x-y", "a1-b2-c3", &"y".repeat(40)] {
         daemon.empty_bay(name);
@@ -149,7 +149,7 @@ fn paths_inside_a_bay_are_taken_literally_or_refused() {
     // `..` cannot climb above the bay's own root.
     let _climbing = daemon.bay(&["cp", &source, "b:/workspace/../../../../../../climbed"]).ok();
     assert_eq!(daemon.sh("b", "cat /climbed").ok().text(), "x");
-    // NUL and other bytes over the API, where no shell strips them.
+    // NUL and other bytes through the API, where no shell strips them.
     for path in [
         "%00",
         "/etc%00/passwd",
@@ -170,7 +170,7 @@ fn paths_inside_a_bay_are_taken_literally_or_refused() {
 }
 
 #[test]
-fn commands_that_cannot_be_are_refused() {
+fn impossible_commands_are_refused() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let id = || ExecId::generate().to_string();
@@ -202,7 +202,7 @@ fn commands_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn requests_that_are_no_requests_harm_nothing() {
+fn malformed_requests_do_no_harm() {
     use std::io::{Read, Write};
     let daemon = Daemon::start();
     let cases: &[&[u8]] = &[
@@ -225,7 +225,7 @@ fn requests_that_are_no_requests_harm_nothing() {
         let _ = stream.read_to_end(&mut answer);
         assert!(!answer.starts_with(b"HTTP/1.1 2"), "{:?} succeeded", String::from_utf8_lossy(case));
     }
-    // A thousand idle connections are a nuisance, not an end.
+    // A thousand idle connections must not stop the daemon.
     let idle: Vec<_> =
         (0..200).filter_map(|_| std::os::unix::net::UnixStream::connect(daemon.socket()).ok()).collect();
     assert_eq!(daemon.rest("GET", "/v1/health", &Value::Null).status, 200);
@@ -285,7 +285,7 @@ fn flags_and_verbs_that_do_not_exist_are_usage_errors() {
 }
 
 #[test]
-fn doctor_tells_what_this_host_can_do() {
+fn doctor_reports_what_this_host_supports() {
     let daemon = Daemon::start();
     let text = daemon.bay(&["doctor"]);
     for word in ["cgroup", "btrfs", "namespace", "CRIU", "KVM", "kernel"] {

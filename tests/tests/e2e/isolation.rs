@@ -1,5 +1,5 @@
-//! What root inside a bay can do to the host and to other bays. The attacks are run as the bay's root, by busybox and,
-//! where a raw system call is needed, by python.
+//! What root inside a bay can do to the host and to other bays. The attacks run as the bay's root, with busybox and,
+//! for raw system calls, Python.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,7 +41,7 @@ mod call {
 }
 const IO_URING_SETUP: i32 = 425;
 
-/// Runs a python script in the bay. `None`, and the test is skipped, where the image has no python.
+/// Runs a Python script in the bay. If the image has no Python, returns `None` and the test counts as skipped.
 fn python(daemon: &Daemon, bay: &str, script: &str) -> Option<CliRun> {
     if !image::has_python() {
         suite::skip(Lack::Installable, "the small image has no python3: the host's is not below /usr");
@@ -116,7 +116,7 @@ fn pid_1_can_be_neither_traced_nor_killed() {
     for signal in ["KILL", "STOP", "TERM", "INT", "SEGV", "HUP", "USR1"] {
         let _ = daemon.sh("b", &format!("kill -{signal} 1"));
     }
-    // While PID 1 starts something it has signals blocked for a moment: then they must not be fatal either.
+    // While PID 1 starts a process, it blocks signals for a moment. They must not be fatal then either.
     let flood = "for round in 1 2 3 4 5 6 7 8; do for s in HUP INT TERM USR1 USR2 ALRM PWR 40; do kill -$s 1; done; done";
     std::thread::scope(|scope| {
         let floods: Vec<_> = (0..4).map(|_| scope.spawn(|| daemon.sh("b", flood))).collect();
@@ -166,10 +166,10 @@ fn system_calls_that_reach_the_kernel_itself_are_refused() {
     );
     let Some(ran) = python(&daemon, "b", &script) else { return };
     for line in ran.ok().text().lines() {
-        // EPERM or ENOSYS: refused before the arguments (all zero) were even looked at.
+        // EPERM or ENOSYS: refused before the arguments, which are all zero, were checked.
         assert!(line.ends_with("-1 1") || line.ends_with("-1 38"), "{line}");
     }
-    // reboot(2) with its magic numbers ends a pid namespace; not the bay's.
+    // reboot(2) with its magic numbers ends a pid namespace, but not the bay's.
     let reboot = format!(
         "import ctypes; l=ctypes.CDLL(None, use_errno=True); print(l.syscall({},0xfee1dead,672274793,0x01234567,0))",
         call::REBOOT
@@ -211,7 +211,7 @@ fn subvolumes_cannot_be_made_inside_a_bay() {
     }
 }
 
-/// Asks btrfs of what it knows of the pool, and clones files as programs do. Prints each request and what came of it.
+/// Sends btrfs requests about the pool, and clones files as programs do. Prints each request and its result.
 const ASKS_BTRFS: &str = r#"
 import array, fcntl, os, struct
 def request(direction, number, size):
@@ -251,7 +251,7 @@ fcntl.ioctl(source, request(R, 49, 256), bytearray(256))
 print("cloned", os.read(one, 65536) == os.read(two, 65536) == b"x" * 65536)
 "#;
 
-/// Attack: the ioctls by which any user may number the pool's subvolumes, and see how much all bays write.
+/// Attack: the ioctls by which any user could list the pool's subvolumes, and see how much all bays write.
 #[test]
 fn btrfs_ioctl_no_request_shows_the_pool_and_clones_work() {
     let daemon = Daemon::start();
@@ -266,16 +266,16 @@ fn btrfs_ioctl_no_request_shows_the_pool_and_clones_work() {
     assert!(answered.is_empty(), "not EPERM: {answered:#?}");
 }
 
-/// Attack: what every bay holds is in sysfs, for every user, wherever it is mounted.
+/// Attack: sysfs shows the disk use of all bays to every user, wherever it is mounted.
 #[test]
-fn btrfs_sysfs_the_disk_use_of_other_bays_is_out_of_sight() {
+fn btrfs_sysfs_the_disk_use_of_other_bays_is_invisible() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
     for name in ["one", "two"] {
         let place = repository.arg();
         let _up = daemon.bay(&["up", &place, "--name", name, "--image", SMALL, "--disk-mib", "64"]).ok();
     }
-    // What the kernel shows to root: otherwise there would be nothing to hide.
+    // The kernel shows it to root on the host; otherwise the test would prove nothing.
     let pool = fs::File::open(suite::shared_pool().join("mnt")).unwrap();
     let id = bay_sys::btrfs::filesystem_id(pool).unwrap();
     let mut id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -296,7 +296,7 @@ fn btrfs_sysfs_the_disk_use_of_other_bays_is_out_of_sight() {
         let ran = daemon.sh("two", &format!("({script}) 2>/dev/null | grep -c ."));
         assert_eq!(ran.text(), "0", "{script}: {ran}");
     }
-    // Programs in a bay that mount sysfs for a namespace of their own still can.
+    // Programs in a bay can still mount sysfs for their own namespace.
     let _mounted = daemon
         .sh("one", "mkdir -p /tmp/s; unshare -m -n sh -c 'mount -t sysfs s /tmp/s && ls /tmp/s/fs/btrfs'")
         .ok();
@@ -356,14 +356,14 @@ fn settings_of_the_hosts_kernel_cannot_be_changed() {
         assert_ne!(daemon.sh("b", attempt).code, 0, "{attempt}");
     }
     assert_eq!(fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap(), before);
-    // This `date` calls a refusal a success.
+    // This `date` reports a refusal as success.
     assert_ne!(daemon.sh("b", "date -s 2001-01-01 2>/dev/null; date +%Y").text(), "2001");
-    // A machine of its own where that harms nobody.
+    // Its own hostname, which harms nobody.
     assert_eq!(daemon.sh("b", "hostname other && hostname && hostname b").ok().text(), "other");
 }
 
 #[test]
-fn cgroups_give_no_way_out_and_limits_cannot_be_raised() {
+fn cgroups_permit_no_escape_and_limits_cannot_be_raised() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
     let _up = daemon
@@ -395,14 +395,14 @@ fn cgroups_give_no_way_out_and_limits_cannot_be_raised() {
     let ran = daemon.sh("b", &script);
     assert!(!ran.text().contains("agent set") && !ran.text().contains("raised"), "{ran}");
     assert!(!ran_on_host.exists());
-    // The limit still holds after all that.
+    // The limit still applies after all that.
     let many = daemon.sh("b", "n=0; while [ $n -lt 100 ]; do sleep 5 & n=$((n+1)); done; wait");
     assert_ne!(many.code, 0, "a hundred processes fit into a limit of sixty: {many}");
     until("the bay to have room again", || (daemon.sh("b", "true").code == 0).then_some(()));
 }
 
 #[test]
-fn other_groups_than_the_bays_own_are_out_of_sight() {
+fn groups_outside_of_the_bay_are_invisible() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let groups = daemon.sh("b", "cat /proc/self/cgroup /proc/1/cgroup").ok().text();
@@ -435,7 +435,7 @@ fn nothing_of_the_hosts_files_or_processes_is_visible() {
     ] {
         assert_ne!(daemon.sh("b", &format!("ls {path}")).code, 0, "{path}");
     }
-    // A second mount of the root does not lift anything either.
+    // A second mount of the root reveals nothing either.
     for attempt in [
         "mount --bind / /tmp && ls /tmp/.bay/state/../../host",
         "cd /proc/1/root/.. && ls workspace/../../etc/hostname.host",
@@ -452,7 +452,7 @@ fn a_mount_made_in_a_bay_does_not_appear_on_the_host_or_in_another_bay() {
     let before = fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
     let _mounted = daemon.sh("one", "mkdir -p /workspace/m && mount -t tmpfs none /workspace/m && echo secret > /workspace/m/f && cat /workspace/m/f").ok();
     let after = fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
-    // Other tests mount too; only one of ours would be named after the workspace.
+    // Other tests mount too, but only our mount is named after the workspace.
     assert!(
         !fs::read_to_string("/proc/self/mountinfo").unwrap().contains("/workspace/m"),
         "{before} {after}"
@@ -477,11 +477,11 @@ fn unix_sockets_of_the_host_are_out_of_reach() {
     assert_eq!(ran.ok().text(), "111");
 }
 
-/// Longest that a refusal may take: it must be an answer, not a timeout.
+/// Longest time of a refusal, which must be an answer and not a timeout.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
 #[test]
-fn every_connection_out_ends_at_once_and_reaches_nobody() {
+fn every_connection_to_the_outside_is_refused_immediately() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     // A real listener on every address of the host that the bay might guess.
@@ -517,7 +517,7 @@ fn every_connection_out_ends_at_once_and_reaches_nobody() {
         }
     }
     assert!(listener.accept().is_err(), "a bay reached a listener of the host");
-    // Its own loopback is its own.
+    // The bay's loopback belongs to it.
     let own = daemon.sh("b", "nc -l -p 7777 -e echo hello & n=0; until nc 127.0.0.1 7777 2>/dev/null; do n=$((n+1)); [ $n -lt 500 ] || exit 1; usleep 10000; done");
     assert_eq!(own.ok().text(), "hello");
 }
@@ -531,13 +531,13 @@ fn host_addresses() -> Vec<String> {
 }
 
 #[test]
-fn names_lead_to_the_gateway_alone_and_pings_are_not_answered() {
+fn names_resolve_to_the_gateway_only_and_pings_are_not_answered() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let watch = UdpSocket::bind("0.0.0.0:0").unwrap();
     watch.set_nonblocking(true).unwrap();
     let begun = Instant::now();
-    // One address for each name, made up by the gateway: no question leaves, so none can carry anything out.
+    // The gateway assigns an address to each name. No lookup leaves, so none can carry data out.
     let answer = daemon.sh("b", "nslookup never-looked-up.example").ok().text();
     assert!(answer.contains("Address: 198.18."), "{answer}");
     assert_ne!(daemon.sh("b", "nslookup example.com 192.0.2.53").code, 0);
@@ -551,7 +551,7 @@ fn names_lead_to_the_gateway_alone_and_pings_are_not_answered() {
 }
 
 #[test]
-fn rewriting_every_rule_it_owns_gives_a_bay_no_road_out() {
+fn rewriting_its_network_rules_gives_a_bay_no_connection_to_the_outside() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
@@ -579,7 +579,7 @@ fn rewriting_every_rule_it_owns_gives_a_bay_no_road_out() {
         }
     }
     assert!(listener.accept().is_err(), "a bay reached a listener of the host");
-    // However it ruined its network, the guest channel does not go through it.
+    // However it ruined its network, the guest's connection does not use it.
     assert_eq!(daemon.sh("b", "echo alive").ok().text(), "alive");
 }
 

@@ -1,5 +1,5 @@
-//! Limits: set at the start and while a bay runs, kept against its own root, seen by what runs in it; the stop of idle
-//! bays; and `bay top`, which shows what they use.
+//! Limits: set at the start and while a bay runs, enforced against its own root, visible to its processes; the stop of
+//! idle bays; and `bay top`, which shows their usage.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -11,7 +11,7 @@ use bay_types::ErrorCode;
 use bay_types::bay::State;
 use serde_json::{Value, json};
 
-/// Shorter than a person would ask for; long enough that a loaded machine does not take a busy bay for an idle one.
+/// Shorter than a person would choose, but long enough that on a loaded machine a busy bay does not count as idle.
 const IDLE: &str = "3s";
 
 fn host_processors() -> usize {
@@ -25,7 +25,7 @@ fn set(daemon: &Daemon, bay: &str, flags: &[&str]) {
     let _set = daemon.bay(&args).ok();
 }
 
-/// What `GET /v1/top` says of one bay.
+/// The entry of one bay in `GET /v1/top`.
 #[track_caller]
 fn use_of(daemon: &Daemon, bay: &str) -> Value {
     let answer = daemon.rest("GET", &format!("/v1/top?bay={bay}"), &Value::Null);
@@ -39,7 +39,7 @@ fn events(daemon: &Daemon, bay: &str, kind: &str) -> usize {
 }
 
 #[test]
-fn memory_and_pids_of_a_running_bay_are_lowered_and_lifted_at_once() {
+fn memory_and_pids_of_a_running_bay_are_lowered_and_lifted_immediately() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let pid = daemon.host_pid("b");
@@ -71,7 +71,7 @@ fn nproc_and_the_quota_follow_cpus() {
     let before = throttled();
     let _busy = daemon.sh("b", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done").ok();
     assert!(throttled() > before, "a fifth of a processor did not hold a busy loop back");
-    // What runs on is held to the new processors too, not only what starts now.
+    // The new limit also applies to running processes.
     let running = daemon.bay(&["exec", "b", "-d", "--", "sleep", "1000"]).ok().text();
     set(&daemon, "b", &["--cpus", "none"]);
     assert_eq!(nproc(), host_processors());
@@ -99,7 +99,7 @@ fn two_bays_of_one_processor_do_not_share_it() {
 }
 
 #[test]
-fn disk_of_a_running_bay_is_bounded_refused_below_use_and_lifted() {
+fn disk_of_a_running_bay_is_limited_refused_below_its_use_and_lifted() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _written = daemon.sh("b", "dd if=/dev/urandom of=/workspace/first bs=1M count=30 && sync").ok();
@@ -142,11 +142,11 @@ fn reading_and_writing_of_a_running_bay_are_slowed_and_freed() {
 }
 
 #[test]
-fn memory_is_not_lowered_below_what_a_bay_holds_and_nothing_is_killed_for_it() {
+fn memory_is_not_lowered_below_what_a_bay_uses_and_nothing_is_killed() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     set(&daemon, "b", &["--memory-mib", "400", "--pids", "200"]);
-    // `tail` holds what it will print until its input ends.
+    // `tail` holds its input in memory until the input ends.
     let hold = "(dd if=/dev/zero bs=1M count=200; sleep 1000) | tail -c 209715200";
     let _holder = daemon.bay(&["exec", "b", "-d", "--", "sh", "-c", hold]).ok();
     until("200 MiB to be held", || {
@@ -181,7 +181,7 @@ fn a_stopped_bay_has_its_new_limits_when_it_starts() {
 }
 
 #[test]
-fn a_paused_bay_is_limited_without_a_thaw() {
+fn a_paused_bay_is_limited_without_being_resumed() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _paused = daemon.bay(&["pause", "b"]).ok();
@@ -191,7 +191,7 @@ fn a_paused_bay_is_limited_without_a_thaw() {
 }
 
 #[test]
-fn a_daemon_killed_between_wish_and_deed_does_the_deed_when_it_is_back() {
+fn a_daemon_killed_before_it_set_a_limit_sets_it_after_its_restart() {
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
     daemon.kill_9();
@@ -210,7 +210,7 @@ fn a_daemon_killed_between_wish_and_deed_does_the_deed_when_it_is_back() {
 }
 
 #[test]
-fn wishes_that_make_no_sense_change_nothing() {
+fn invalid_limits_change_nothing() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     set(&daemon, "b", &["--memory-mib", "256"]);
@@ -241,7 +241,7 @@ fn wishes_that_make_no_sense_change_nothing() {
     daemon.bay(&["set", "absent", "--pids", "100"]).fails_with(ErrorCode::BayNotFound);
 }
 
-/// An image that is nothing but the host's programs, mounted.
+/// An image that contains only the host's programs, as mounts.
 fn with_host_programs(daemon: &Daemon, scratch: &Scratch, flags: &[&str]) {
     let root = scratch.join("image");
     for dir in ["bin", "etc", "tmp", "usr", "var"] {
@@ -312,7 +312,8 @@ fn root_in_a_bay_cannot_raise_its_limits_nor_see_the_hosts_groups() {
         (stats["memory_limit_bytes"].clone(), stats["pids_limit"].clone())
     };
     let before = seen("b");
-    // Every hierarchy as it is mounted, writable again, and mounted anew; every file a limit could be written to.
+    // Writes to every file of every hierarchy that could hold a limit: as mounted, remounted writable, and mounted
+    // again.
     let attack = r#"
         mkdir -p /tmp/g
         for c in cpu cpuacct cpuset memory pids blkio devices freezer net_cls perf_event hugetlb; do
@@ -338,20 +339,20 @@ fn root_in_a_bay_cannot_raise_its_limits_nor_see_the_hosts_groups() {
         true
     "#;
     let text = daemon.sh("b", attack).ok().text();
-    // On a pure version 2 host the top is the bay's own to make groups in; nothing else may have been written.
+    // With version 2 alone, the bay may make groups in its own top group. Nothing else may have been written.
     assert_eq!(text, "", "root in the bay changed its limits");
     assert_eq!(seen("b"), before);
     assert_eq!(daemon.sh("b", "nproc").ok().text(), "1");
     let wider = daemon.sh("b", "taskset 0xffffffff nproc 2>/dev/null || nproc").text();
     assert_eq!(wider, "1", "an affinity was widened beyond the bay's processors");
-    // A hierarchy begins at the bay's own group, whoever mounts it.
+    // Any mount of a hierarchy begins at the bay's own group.
     let groups = daemon.sh("b", "find /tmp/g -type d -name 'bay_*' -o -type d -name workbay").ok().text();
     assert_eq!(groups, "", "the host's groups are seen in a bay");
     assert_eq!(daemon.sh("other", "echo alive").ok().text(), "alive");
 }
 
-/// Waits until `control`, in which nothing happens, was stopped for that. Every bay that has had the same limit for longer has
-/// been looked at for at least as long by then.
+/// Waits until the idle bay `control` was stopped. Every bay that had the same limit for longer was then observed for
+/// at least as long.
 fn until_idle_time_has_passed(daemon: &Daemon, control: &str) {
     set(daemon, control, &["--idle-stop", IDLE]);
     daemon.until_state(control, State::Stopped);
@@ -364,7 +365,7 @@ fn an_idle_bay_is_stopped_with_its_reason_and_a_busy_one_is_not() {
         daemon.empty_bay(name);
     }
     let work = daemon.bay(&["exec", "busy", "-d", "--", "sh", "-c", "while :; do :; done"]).ok().text();
-    // Listening, and sleeping: neither is activity.
+    // Neither listening nor sleeping is activity.
     let _listens = daemon.bay(&["exec", "idle", "-d", "--", "nc", "-l", "-p", "5000"]).ok();
     let mut watcher = daemon.command(&["exec", "watched", "--", "sleep", "1000"]);
     let mut watcher = watcher.stdout(std::process::Stdio::null()).spawn().unwrap();
@@ -386,7 +387,7 @@ fn an_idle_bay_is_stopped_with_its_reason_and_a_busy_one_is_not() {
     watcher.wait().unwrap();
     daemon.until_state("busy", State::Stopped);
     daemon.until_state("watched", State::Stopped);
-    // It is started like any other, and off means off.
+    // It can be started again, and `off` disables the idle stop.
     let _started = daemon.bay(&["start", "idle"]).ok();
     assert_eq!(daemon.show("idle")["state"], "running");
     set(&daemon, "idle", &["--idle-stop", "off"]);
@@ -457,7 +458,7 @@ fn top_shows_every_bay_in_a_table_as_json_and_on_a_terminal() {
 }
 
 #[test]
-fn limits_given_at_the_start_are_those_of_set() {
+fn limits_at_the_start_have_the_same_flags_as_set() {
     let daemon = Daemon::start();
     let scratch = Scratch::new();
     let work = scratch.path().display().to_string();

@@ -1,7 +1,7 @@
 //! The end-to-end tests: one module per capability, in one binary that is linked once.
 //!
-//! cargo-nextest runs every test in a process of its own, so no module disturbs another through memory or environment.
-//! A file in this directory runs only if it is listed here; the architecture tests fail for one that is not.
+//! cargo-nextest runs every test in its own process, so no module affects another through memory or environment. A file
+//! in this directory runs only if it is listed here; the architecture tests fail for one that is not.
 #![forbid(unsafe_code)]
 
 mod approvals;

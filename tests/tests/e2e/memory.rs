@@ -1,4 +1,4 @@
-//! What runs in a bay is captured, goes back, and goes on in several bays at once.
+//! The memory of a bay is captured, restored, and forked into several bays.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{ChildStderr, ChildStdout, Stdio};
@@ -12,7 +12,7 @@ fn read(daemon: &Daemon, bay: &str, script: &str) -> String {
     daemon.sh(bay, script).ok().text()
 }
 
-/// Counts in memory, over a pipe, a loopback connection and a timer, and writes what it has come to.
+/// Counts in memory, through a pipe, a loopback connection and a timer, and writes the count.
 const COUNTER: &str = r#"
 import os, socket, threading, time
 r, w = os.pipe()
@@ -41,7 +41,7 @@ fn counting(daemon: &Daemon, bay: &str) -> String {
 }
 
 #[test]
-fn what_runs_is_captured_and_goes_back_in_the_middle_of_what_it_did() {
+fn running_processes_are_captured_and_restored_in_the_middle_of_their_work() {
     let daemon = Daemon::start();
     if !can_run(&daemon) {
         return;
@@ -71,7 +71,7 @@ fn what_runs_is_captured_and_goes_back_in_the_middle_of_what_it_did() {
 }
 
 #[test]
-fn live_children_of_one_capture_count_on_by_themselves() {
+fn live_children_of_one_capture_continue_independently() {
     let daemon = Daemon::start();
     if !can_run(&daemon) {
         return;
@@ -98,7 +98,7 @@ fn live_children_of_one_capture_count_on_by_themselves() {
         .map(|bay| std::fs::read_to_string(format!("/proc/{}/uid_map", daemon.host_pid(bay))).unwrap())
         .collect();
     assert_eq!(ranges.len(), 3, "{ranges:?}");
-    // What one does, no other sees; a child can be captured and forked as well.
+    // A child's changes affect no other bay. A child can be captured and forked too.
     let _ = daemon.bay(&["kill", "web-fork-1", &exec]).ok();
     let again = count(&daemon, "web-fork-2");
     until("the others to go on", || (count(&daemon, "web-fork-2") > again + 5).then_some(()));
@@ -108,7 +108,7 @@ fn live_children_of_one_capture_count_on_by_themselves() {
 }
 
 #[test]
-fn a_bay_paused_to_disk_goes_on_after_everything_was_gone() {
+fn a_bay_paused_to_disk_continues_after_its_runtime_was_removed() {
     let mut daemon = Daemon::start();
     if !can_run(&daemon) {
         return;
@@ -127,7 +127,7 @@ fn a_bay_paused_to_disk_goes_on_after_everything_was_gone() {
 }
 
 #[test]
-fn a_bay_that_somebody_is_attached_to_is_captured_and_the_client_comes_back() {
+fn a_bay_with_an_attached_client_is_captured_and_the_client_reconnects() {
     let daemon = Daemon::start();
     if !can_run(&daemon) {
         return;
@@ -145,7 +145,7 @@ fn a_bay_that_somebody_is_attached_to_is_captured_and_the_client_comes_back() {
 }
 
 #[test]
-fn services_that_failed_or_end_again_and_again_keep_no_memory_from_being_captured() {
+fn failed_and_crash_looping_services_do_not_prevent_a_memory_capture() {
     let daemon = Daemon::start();
     if !can_run(&daemon) {
         return;
@@ -165,7 +165,7 @@ fn services_that_failed_or_end_again_and_again_keep_no_memory_from_being_capture
 }
 
 #[test]
-fn what_cannot_be_captured_is_named_with_its_process_and_the_reason() {
+fn an_obstacle_to_a_capture_is_named_with_its_process_and_the_reason() {
     let daemon = Daemon::start();
     if !can_run(&daemon) {
         return;
@@ -186,7 +186,7 @@ fn what_cannot_be_captured_is_named_with_its_process_and_the_reason() {
     assert!(failed[0]["why"].to_string().contains("a control group that was removed"), "{failed:#?}");
 }
 
-/// What a command of the CLI says, line by line, while it runs.
+/// The output of a CLI command, line by line, while it runs.
 struct Following {
     child: std::process::Child,
     lines: BufReader<ChildStdout>,
@@ -216,7 +216,7 @@ impl Following {
         }
     }
 
-    /// Waits until it says besides that the bay is paused.
+    /// Waits until it also reports that the bay is paused.
     #[track_caller]
     fn says_paused(&mut self) {
         let mut said = String::new();
@@ -226,7 +226,7 @@ impl Following {
         assert!(said.contains("`bay resume b`"), "{said}");
     }
 
-    /// Ends it. What it said besides.
+    /// Ends it, and returns the rest of its output.
     fn said(&mut self) -> String {
         let _ = self.child.kill();
         self.child.wait().unwrap();
@@ -241,7 +241,7 @@ fn beyond(number: u64) -> impl Fn(&str) -> bool {
 }
 
 #[test]
-fn a_watch_goes_on_over_a_capture_and_says_what_may_be_missing() {
+fn a_watch_continues_over_a_capture_and_reports_what_may_be_missing() {
     let daemon = Daemon::start();
     if !can_run(&daemon) {
         return;
@@ -264,7 +264,7 @@ fn a_watch_goes_on_over_a_capture_and_says_what_may_be_missing() {
 }
 
 #[test]
-fn whoever_follows_a_command_waits_while_its_bay_is_paused_on_disk() {
+fn a_follower_of_a_command_waits_while_its_bay_is_paused_to_disk() {
     let daemon = Daemon::start();
     if !can_run(&daemon) {
         return;
@@ -300,7 +300,7 @@ fn whoever_follows_a_command_waits_while_its_bay_is_paused_on_disk() {
 }
 
 #[test]
-fn what_was_paused_on_disk_does_not_come_back_after_a_stop_or_on_a_fresh_root() {
+fn memory_on_disk_is_not_restored_after_a_stop_or_on_a_fresh_root() {
     let daemon = Daemon::start();
     if !can_run(&daemon) {
         return;
@@ -323,7 +323,7 @@ fn what_was_paused_on_disk_does_not_come_back_after_a_stop_or_on_a_fresh_root() 
 }
 
 #[test]
-fn a_bay_that_is_paused_or_stopped_says_what_can_be_done_with_it() {
+fn an_error_about_a_paused_or_stopped_bay_has_a_remedy() {
     let daemon = Daemon::start();
     if !can_run(&daemon) {
         return;

@@ -1,5 +1,5 @@
-//! Memory is captured, forked and restored only if the host has room for it. A refusal comes before anything is captured,
-//! stopped or made.
+//! Memory is captured, forked and restored only if the host has room for it. A refusal comes before anything is
+//! captured, stopped or made.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const EVERYTHING_MIB: &str = "1000000000";
 const DISK_MIB: u64 = 2048 + 640;
 const POOL_MIB: u64 = 512;
 
-/// Allocates so many MiB and keeps them.
+/// Allocates this many MiB and keeps them.
 const LARGE: &str = r#"
 import sys, time
 held = b"x" * (int(sys.argv[1]) << 20)
@@ -35,7 +35,7 @@ fn a_fork_storm_beyond_the_hosts_memory_is_refused_before_anything_is_captured()
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
     let total_mib = total.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() >> 10;
-    // Small enough for this machine once, and more than it has as many times as may be asked for.
+    // One fits into this machine's memory, but the largest number of forks does not.
     let each = total_mib.div_ceil(u64::from(MAX_FORKS)).to_string();
     daemon.empty_bay("large");
     let _begun = daemon.bay(&["exec", "large", "-d", "--", "python3", "-c", LARGE, &each]).ok();
@@ -55,7 +55,7 @@ fn a_fork_storm_beyond_the_hosts_memory_is_refused_before_anything_is_captured()
 }
 
 #[test]
-fn memory_that_the_pool_has_no_room_for_is_refused_before_anything_stops_and_the_files_are_captured() {
+fn if_the_pool_has_no_space_for_memory_nothing_stops_and_the_files_are_captured() {
     let scratch = Scratch::new();
     let disk = SmallDisk::mounted_at(&scratch.join("disk"), DISK_MIB);
     let daemon = Daemon::setup().pool_at(disk.path().join("pool"), POOL_MIB).start();
@@ -75,13 +75,13 @@ fn memory_that_the_pool_has_no_room_for_is_refused_before_anything_stops_and_the
     assert!(made["without_memory"][0].as_str().unwrap().contains("too full"), "{made}");
     assert_eq!(consistency_probe::word(&daemon, "b").as_deref(), Some("first"));
     assert_eq!(checkpoints_are_whole(&daemon, "b").len(), 1);
-    // The disk goes after what is on it.
+    // The disk is removed after its content.
     drop(daemon);
     drop(disk);
 }
 
 #[test]
-fn a_host_that_keeps_its_memory_to_itself_lets_nothing_come_back_and_loses_nothing() {
+fn a_host_without_free_memory_refuses_restores_and_loses_nothing() {
     let mut daemon = Daemon::start();
     if !consistency_probe::can_run(&daemon) {
         return;
@@ -99,7 +99,7 @@ fn a_host_that_keeps_its_memory_to_itself_lets_nothing_come_back_and_loses_nothi
     daemon.set_environment(&[("BAY_MEMORY_RESERVE_MIB", EVERYTHING_MIB)]);
     daemon.launch();
 
-    // What runs goes on; what would have to be stopped first is not.
+    // Running processes continue. A verb that would have to stop them first is refused.
     let (what, next) = daemon.bay(&["restore", "b", "v1"]).fails_with(ErrorCode::NotEnough);
     assert!(what.contains("what ran at v1 of b needs") && what.contains("stay with the host"), "{what}");
     assert!(next.contains("--files-only"), "{next}");
@@ -108,14 +108,14 @@ fn a_host_that_keeps_its_memory_to_itself_lets_nothing_come_back_and_loses_nothi
     assert!(what.contains("a fork of the running b needs"), "{what}");
     assert_eq!((daemon.list().len(), checkpoints(&daemon, "b").len()), (2, 1));
 
-    // What is on disk stays there, and says why.
+    // A bay on disk stays there, with the reason.
     let (_, next) = daemon.bay(&["resume", "asleep"]).fails_with(ErrorCode::NotEnough);
     assert!(next.contains("bay resume asleep"), "{next}");
     let asleep = daemon.show("asleep");
     assert_eq!((&asleep["state"], &asleep["desired"]), (&"paused".into(), &"paused".into()), "{asleep}");
     assert!(asleep["reason"].as_str().unwrap().contains("MiB of memory"), "{asleep}");
 
-    // The files need no room.
+    // The files need no memory.
     let _forked = daemon.bay(&["fork", "b", "--from", "v1", "--files-only"]).ok();
     assert_eq!(consistency_probe::word_in_files(&daemon, "b-fork-1"), "before");
 

@@ -1,7 +1,7 @@
-//! Captures of what runs, restores and forks of it cut short: the bay goes on living or says truthfully that it does not,
-//! memory and files are of one moment, what is listed is whole, and nothing is left behind.
+//! Interrupted captures, restores and forks with memory. The bay still works, or its view says truthfully that it does
+//! not. Memory and files are of one moment, every listed checkpoint is whole, and nothing is left behind.
 //!
-//! The rounds are shared out among the victims: the daemon, the tools (the runtime helper and CRIU) and the guest.
+//! The rounds are divided among the victims: the daemon, the tools (the runtime helper and CRIU) and the guest.
 
 use std::fs;
 use std::path::Path;
@@ -15,13 +15,13 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 use serde_json::{Value, json};
 
 const PARENT: &str = "red";
-/// The only child: a second one would only make the rounds longer.
+/// The only child. A second one would only make the rounds longer.
 const CHILD: &str = "fix-1";
-/// What the words that only the child was told begin with.
+/// The prefix of words that only the child got.
 const CHILD_WORD: &str = "child-";
-/// About as long as the longest of the verbs takes, in milliseconds.
+/// About the duration of the longest verb, in milliseconds.
 const LONGEST: u64 = 400;
-/// Checkpoints of the parent that are kept between rounds: each holds its memory.
+/// Checkpoints of the parent that stay between rounds. Each contains its memory.
 const KEPT: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ const VERBS: &[Verb] =
     &[Verb::Checkpoint, Verb::Restore, Verb::Fork, Verb::PauseToDisk, Verb::Resume, Verb::Promote];
 
 impl Verb {
-    /// The answer, when one came.
+    /// The answer, if one came.
     fn ask(self, socket: &Path, checkpoint: &str) -> Option<Value> {
         let post = |path: &str, body: &Value| {
             let path = format!("/v1/bays/{PARENT}/{path}");
@@ -56,27 +56,27 @@ impl Verb {
     }
 }
 
-/// What a fault may cost beyond the answer.
+/// What a fault may cost besides the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cost {
     Nothing,
-    /// The bay may have to be started again, and goes on where it was.
+    /// The bay may have to be started again, and continues from its checkpoint.
     AStart,
-    /// What ran in a bay that was being captured or brought back; its files are whole.
+    /// The processes of a bay that was being captured or restored. Its files are whole.
     WhatRan,
 }
 
 struct Rounds {
     daemon: Daemon,
     chance: SeededRandom,
-    /// Keepers that were lost to faults.
+    /// Probes that were lost to faults.
     lost: usize,
-    /// Verbs whose caller got no answer, or a refusal.
+    /// Verbs without an answer, or with a refusal.
     struck: usize,
 }
 
 impl Rounds {
-    /// A bay with a probe and one memory checkpoint, or nothing if memory cannot be captured.
+    /// A bay with a probe and one memory checkpoint. `None` if memory cannot be captured.
     fn begin(what: &str) -> Option<Self> {
         let chance = SeededRandom::announced(what);
         let daemon = Daemon::start();
@@ -89,7 +89,7 @@ impl Rounds {
         Some(Self { daemon, chance, lost: 0, struck: 0 })
     }
 
-    /// Whatever the verb needs to have something to do, and the checkpoint to go back to.
+    /// Prepares what the verb needs, and returns the checkpoint to restore.
     fn prepare(&mut self, verb: Verb, round: usize) -> String {
         let socket = self.daemon.socket();
         consistency_probe::set_word(&self.daemon, PARENT, &format!("word-{round}"));
@@ -118,7 +118,7 @@ impl Rounds {
         self.chance.choose(&of_memory()).clone()
     }
 
-    /// Asks, and lets `fault` strike at a moment of its own choice.
+    /// Sends the request, and calls `fault` while it runs.
     fn strike(
         &mut self,
         verb: Verb,
@@ -144,7 +144,7 @@ impl Rounds {
         println!("round {round}: {verb:?} {checkpoint} after {moment:?} -> {short:?}");
     }
 
-    /// Everything that must hold after a fault.
+    /// Asserts everything that must hold after a fault.
     fn verify(&mut self, cost: Cost) {
         let daemon = &self.daemon;
         let settled = |bay: &Value| bay["state"] == bay["desired"] || bay["state"] == "failed";
@@ -164,7 +164,7 @@ impl Rounds {
                 let _resumed = daemon.bay(&["resume", name]).ok();
             }
             let word = consistency_probe::word_in_files(daemon, name);
-            // A promotion starts the parent anew, from the child's files.
+            // A promotion starts the parent again, from the child's files.
             let anew = name == PARENT && word.starts_with(CHILD_WORD);
             match consistency_probe::word(daemon, name) {
                 Some(kept) => assert_eq!(kept, word, "{name}"),
@@ -186,7 +186,7 @@ impl Rounds {
 }
 
 #[test]
-fn a_daemon_killed_during_a_capture_or_a_restore_costs_nothing_that_ran() {
+fn a_daemon_killed_during_a_capture_or_a_restore_costs_no_process() {
     let Some(mut at) = Rounds::begin("kill -9 of the daemon while memory is captured and brought back")
     else {
         return;
@@ -204,7 +204,7 @@ fn a_daemon_killed_during_a_capture_or_a_restore_costs_nothing_that_ran() {
 }
 
 #[test]
-fn a_daemon_that_dies_at_the_worst_moments_of_memory_work_costs_nothing_that_ran() {
+fn a_daemon_that_dies_at_critical_moments_of_memory_work_costs_no_process() {
     const POINTS: &[(&str, &[Verb])] = &[
         ("after-intent", &[Verb::Restore, Verb::PauseToDisk, Verb::Resume]),
         ("after-disk", &[Verb::Restore, Verb::Fork]),
@@ -233,7 +233,7 @@ fn a_daemon_that_dies_at_the_worst_moments_of_memory_work_costs_nothing_that_ran
     }
 }
 
-/// Helpers that a daemon has at work, or what they have started.
+/// Running helpers of a daemon, or the processes that they started.
 fn at_work(daemon: &Daemon, helpers: bool) -> Vec<Pid> {
     let children = |pid: i32| -> Vec<i32> {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -252,11 +252,11 @@ fn at_work(daemon: &Daemon, helpers: bool) -> Vec<Pid> {
 }
 
 #[test]
-fn a_helper_or_criu_killed_in_the_middle_costs_neither_files_nor_the_bay() {
+fn a_helper_or_criu_killed_at_work_costs_neither_files_nor_the_bay() {
     let Some(mut at) = Rounds::begin("kill -9 of the helper and of CRIU") else { return };
     let rounds = rounds() * 2 / 5;
     for round in 0..rounds {
-        // A promotion is of files alone; the guest and the daemon are what it can lose.
+        // A promotion copies files only, so only the guest and the daemon can be lost.
         let verb = *at.chance.choose(&VERBS[..5]);
         let helpers = at.chance.below(2) == 0;
         at.strike(verb, round, |daemon, moment, done| {
@@ -269,7 +269,8 @@ fn a_helper_or_criu_killed_in_the_middle_costs_neither_files_nor_the_bay() {
                 (done() || !victims.is_empty()).then_some(())
             });
         });
-        // A helper that is killed leaves CRIU to undo what it did. What is being brought back is in no memory but CRIU's.
+        // After a helper is killed, CRIU undoes its work. The memory of a bay that is being restored exists only in
+        // CRIU.
         at.verify(match verb {
             Verb::Checkpoint if helpers => Cost::Nothing,
             Verb::PauseToDisk if helpers => Cost::AStart,
@@ -280,12 +281,12 @@ fn a_helper_or_criu_killed_in_the_middle_costs_neither_files_nor_the_bay() {
 }
 
 #[test]
-fn a_guest_killed_in_the_middle_costs_what_ran_and_no_files() {
+fn a_guest_killed_at_work_costs_the_processes_and_no_files() {
     let Some(mut at) = Rounds::begin("kill -9 of the guest while its memory is captured") else { return };
     for round in 0..rounds() / 5 {
         let verb = *at.chance.choose(&[Verb::Checkpoint, Verb::Restore, Verb::Fork, Verb::PauseToDisk]);
         let number = at.daemon.host_pid(PARENT);
-        // By a handle: the bay may have got another PID 1 by then, and the number another process.
+        // By a handle: meanwhile the bay may have another PID 1, and another process the number.
         let guest = pidfd_open(Pid::from_raw(number).unwrap(), PidfdFlags::empty()).unwrap();
         at.strike(verb, round, |_, moment, _| {
             pause(moment);

@@ -18,21 +18,21 @@ fn captures() -> usize {
     wanted.unwrap_or(if std::env::var_os("BAY_SOAK").is_some() { 1000 } else { 12 })
 }
 
-/// No more captures are begun after this long, however many there were.
+/// After this time no more captures are started, however many there were.
 fn time_for_captures() -> Duration {
     Duration::from_secs(if std::env::var_os("BAY_SOAK").is_some() { 3600 } else { 90 })
 }
 
-/// Fewer captures than these show nothing.
+/// Fewer captures than these prove nothing.
 const FEWEST_CAPTURES: usize = 4;
 
-/// Messages that were sent and not answered yet, at most: more would only wait in pipes.
+/// Most messages without an answer. More would only wait in pipes.
 const OUTSTANDING: u64 = 200;
 
-/// Pieces of 64 KiB, more than fit anywhere on the way.
+/// Pieces of 64 KiB: more than all buffers on the way can hold.
 const ENOUGH_TO_FILL: u64 = 200;
 
-/// Sends messages of a line each to a command that answers each with the same line, as a client of a language server does.
+/// Sends messages of one line to a command that repeats each line, as a client of a language server does.
 struct Conversation {
     child: Child,
     answers: Receiver<String>,
@@ -80,7 +80,7 @@ impl Conversation {
         Self { child, answers, answered, enough, writer }
     }
 
-    /// The next answer must be the one to the message after the last.
+    /// Asserts that the next answer belongs to the next message.
     #[track_caller]
     fn next_answer(&mut self) -> bool {
         let number = self.answered.load(Ordering::Relaxed);
@@ -109,7 +109,7 @@ impl Conversation {
         said
     }
 
-    /// Ends the input; how many messages there were, all of which were answered.
+    /// Ends the input. Returns the number of messages, all of which were answered.
     #[track_caller]
     fn finish(mut self) -> u64 {
         self.enough.store(true, Ordering::Relaxed);
@@ -150,7 +150,7 @@ fn no_message_to_a_command_is_lost_or_doubled_while_memory_is_captured() {
             }
             made
         });
-        // The answers have to be read on this thread: it is the one that fails the test.
+        // Read the answers on this thread, because a panic fails the test only here.
         let answers = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             while !capturing.is_finished() {
                 assert!(conversation.next_answer(), "the command ended");
@@ -170,7 +170,7 @@ fn no_message_to_a_command_is_lost_or_doubled_while_memory_is_captured() {
 }
 
 #[test]
-fn a_terminal_gets_every_key_and_no_text_of_ours_while_memory_is_captured() {
+fn a_terminal_gets_every_key_and_no_note_while_memory_is_captured() {
     let daemon = Daemon::start();
     if !can_run(&daemon) {
         return;
@@ -195,7 +195,7 @@ fn a_terminal_gets_every_key_and_no_text_of_ours_while_memory_is_captured() {
     });
     assert!(made >= 2, "{made} captures while somebody typed");
     let screen = ran.ok().text();
-    // Each line twice: as the terminal shows what is typed, and as the command prints it.
+    // Each line twice: once echoed by the terminal, once printed by the command.
     let expected: Vec<&str> = typed.iter().flat_map(|line| [line.as_str(), line.as_str()]).collect();
     let mut shown: Vec<&str> = screen.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     shown.sort_by_key(|line| line.rsplit(' ').next().and_then(|number| number.parse::<u64>().ok()));
@@ -203,7 +203,7 @@ fn a_terminal_gets_every_key_and_no_text_of_ours_while_memory_is_captured() {
 }
 
 #[test]
-fn a_command_that_reads_nothing_of_its_input_does_not_keep_memory_from_being_captured() {
+fn a_command_that_does_not_read_its_input_does_not_prevent_a_memory_capture() {
     let daemon = Daemon::start();
     if !can_run(&daemon) {
         return;
@@ -222,7 +222,7 @@ fn a_command_that_reads_nothing_of_its_input_does_not_keep_memory_from_being_cap
             so_far.fetch_add(1, Ordering::Relaxed);
         }
     });
-    // It is full when no more goes in from one look to the next.
+    // It is full if no more was accepted between two checks.
     let mut last = 0;
     until("everything on the way to be full", || {
         bay_tests::wait::pause(Duration::from_millis(300));

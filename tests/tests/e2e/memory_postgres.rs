@@ -1,10 +1,10 @@
-//! A live database goes on in several bays at once, and each is its own.
+//! A live database continues in several bays, each with its own data.
 
 use bay_tests::{Daemon, consistency_probe, image, until};
 
 const PARENT: &str = "db";
 const CHILDREN: [&str; 2] = ["try-1", "try-2"];
-/// In the workspace of the bay, and the same in its children.
+/// In the workspace of the bay, and at the same path in its children.
 const DATA: &str = "/workspace/data";
 
 struct Database<'a> {
@@ -17,7 +17,7 @@ impl Database<'_> {
         self.daemon.bay(&["exec", bay, "-u", "user", "--", "sh", "-c", script])
     }
 
-    /// In the background, for as long as the bay lives.
+    /// Runs in the background until the bay stops.
     fn begin(&self, script: &str) {
         let _begun = self.daemon.bay(&["exec", PARENT, "-d", "-u", "user", "--", "sh", "-c", script]).ok();
     }
@@ -44,7 +44,7 @@ impl Database<'_> {
         until("the database to answer", || (self.query(PARENT, "select 1").code == 0).then_some(()));
     }
 
-    /// A client that is connected all the time, with a transaction in the middle. It reads from `/workspace/say`.
+    /// A client with an open connection, in the middle of a transaction. It reads from `/workspace/say`.
     fn begin_session(&self) {
         let bin = &self.bin;
         let _fifo = self.as_user(PARENT, "mkfifo /workspace/say").ok();
@@ -64,7 +64,7 @@ impl Database<'_> {
 }
 
 #[test]
-fn children_of_a_live_database_write_what_no_other_sees() {
+fn children_of_a_live_database_have_independent_data() {
     let daemon = Daemon::start();
     let (Some(directory), Some(home)) = (image::postgres(), image::postgres_home()) else { return };
     if !consistency_probe::can_run(&daemon) {
@@ -84,7 +84,7 @@ fn children_of_a_live_database_write_what_no_other_sees() {
         assert_eq!(at.all(bay), "before", "{bay}");
         let _written = at.query(bay, &format!("insert into t values ('written in {bay}')")).ok();
     }
-    // The client that was connected goes on in each of them, with its own transaction.
+    // The connected client continues in each of them, with its own transaction.
     for bay in bays {
         at.say(bay, &format!("insert into t select v || ' in {bay}' from mine; commit;"));
     }
@@ -94,7 +94,7 @@ fn children_of_a_live_database_write_what_no_other_sees() {
             (at.all(bay) == whole).then_some(())
         });
     }
-    // What was committed is on disk: another server finds it there, in one of them alone.
+    // Committed data is on disk: another server finds it in that bay only.
     let _stopped = daemon.bay(&["stop", CHILDREN[0]]).ok();
     let _started = daemon.bay(&["start", CHILDREN[0]]).ok();
     let bin = &at.bin;

@@ -1,4 +1,4 @@
-//! Rare cases of memory checkpoints: another machine, several requests at once, another clock, a bay on disk that is
+//! Rare cases of memory checkpoints: another machine, concurrent requests, another clock, a bay on disk that is
 //! stopped.
 
 use std::fs;
@@ -11,7 +11,7 @@ use bay_tests::{Daemon, consistency_probe, until};
 use bay_types::ErrorCode;
 use serde_json::{Value, json};
 
-/// A daemon with a bay `b` whose probe holds the word `now`; at the memory checkpoint v1 it held `then`.
+/// A daemon with a bay `b` whose probe holds the word `now`. At the memory checkpoint v1 it held `then`.
 fn with_a_past() -> Option<Daemon> {
     let daemon = Daemon::start();
     if !consistency_probe::can_run(&daemon) {
@@ -33,7 +33,7 @@ fn made_elsewhere(facts: &PathBuf, change: impl FnOnce(&mut Value)) {
 }
 
 #[test]
-fn memory_from_another_kernel_or_processor_is_refused_with_the_reason_and_the_files_can_be_had() {
+fn memory_from_another_kernel_or_processor_is_refused_and_its_files_can_be_restored() {
     let Some(daemon) = with_a_past() else { return };
     let facts = checkpoint_files(&daemon, "b").join("inner/v1/memory/memory.json");
     let as_it_was = fs::read(&facts).unwrap();
@@ -70,7 +70,7 @@ fn memory_from_another_kernel_or_processor_is_refused_with_the_reason_and_the_fi
 }
 
 #[test]
-fn a_bay_on_disk_from_another_machine_says_so_and_starts_anew_from_its_files() {
+fn a_bay_on_disk_from_another_machine_is_refused_and_can_start_from_its_files() {
     let Some(daemon) = with_a_past() else { return };
     let _paused = daemon.bay(&["pause", "b", "--to-disk"]).ok();
     let facts = checkpoint_files(&daemon, "b").join("inner/v2/memory/memory.json");
@@ -94,7 +94,7 @@ fn two_restores_at_once_end_in_one_whole_state() {
         });
         assert!(ran.iter().any(|ran| ran.code == 0), "{} {}", ran[0], ran[1]);
         for refused in ran.iter().filter(|ran| ran.code != 0) {
-            // Whoever came second is told to come back, or that the other was faster.
+            // The second request must be repeated, or the error says that the first was faster.
             let (what, _) = refused.fails_with(ErrorCode::BayState);
             assert!(what.contains("is going back to v") || what.contains("cannot be"), "{what}");
         }
@@ -116,7 +116,7 @@ fn a_restore_during_a_checkpoint_waits_for_it_and_both_are_whole() {
             (made.join().unwrap(), restored.join().unwrap())
         });
         let _restored = restored.ok();
-        // One that comes while the bay goes back is refused and leaves nothing.
+        // If it comes during the restore, it is refused and leaves nothing.
         let more = if made.code == 0 { 2 } else { 1 };
         assert_eq!(checkpoints(&daemon, "b").len(), known + more, "{made}");
         assert_eq!(consistency_probe::word(&daemon, "b").as_deref(), Some("then"));
@@ -125,7 +125,7 @@ fn a_restore_during_a_checkpoint_waits_for_it_and_both_are_whole() {
     nothing_is_left_over(&daemon);
 }
 
-/// Goes on in a time namespace of its own.
+/// Runs in its own time namespace.
 const OWN_CLOCK: &str = r#"
 import ctypes, os, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -136,7 +136,7 @@ time.sleep(100000)
 "#;
 
 #[test]
-fn a_bay_that_wants_another_clock_comes_back_with_the_hosts() {
+fn a_bay_is_restored_with_the_hosts_clock() {
     let Some(daemon) = with_a_past() else { return };
     let tried = daemon.sh("b", "date -s 2001-01-01");
     assert!(tried.errors().contains("not permitted"), "{tried}");
@@ -149,7 +149,7 @@ fn a_bay_that_wants_another_clock_comes_back_with_the_hosts() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     assert!((inside - now.cast_signed()).abs() <= 2, "{inside}, and it is {now}");
     assert!(uptime() >= before, "time that only goes forward goes forward");
-    // A process with a clock of its own is in a namespace, and cannot be kept.
+    // A process with its own clock is in a namespace, and cannot be captured.
     let _begun = daemon.bay(&["exec", "b", "-d", "--", "python3", "-c", OWN_CLOCK]).ok();
     until("it to run", || (daemon.sh("b", "cat shifted").code == 0).then_some(()));
     let (what, _) = daemon.bay(&["checkpoint", "b", "--memory"]).fails_with(ErrorCode::MemoryUnavailable);
@@ -159,7 +159,7 @@ fn a_bay_that_wants_another_clock_comes_back_with_the_hosts() {
 }
 
 #[test]
-fn a_bay_on_disk_that_is_stopped_or_gets_a_fresh_root_starts_anew() {
+fn a_bay_on_disk_that_is_stopped_or_gets_a_fresh_root_starts_from_its_files() {
     let Some(daemon) = with_a_past() else { return };
     let _paused = daemon.bay(&["pause", "b", "--to-disk"]).ok();
     let _stopped = daemon.bay(&["stop", "b"]).ok();

@@ -1,4 +1,4 @@
-//! Much of what runs: thousands of processes and gigabytes are captured, forked and brought back.
+//! Large captures: thousands of processes and gigabytes are captured, forked and restored.
 
 use std::time::{Duration, Instant};
 
@@ -6,17 +6,18 @@ use bay_tests::checkpoint_invariants::checkpoint_files;
 use bay_tests::wait::within;
 use bay_tests::{Daemon, consistency_probe, leaks, until};
 
-/// Longest that one of these may take to come up.
+/// Longest time of such a start.
 const LARGE: Duration = Duration::from_secs(120);
 
 const PROCESSES: usize = 2000;
 
-/// Becomes many processes that only wait. Small ones: each is captured by itself, also what it shares with others.
+/// Forks many processes that only wait. Small ones, because each is captured separately, with the memory that it
+/// shares.
 const MANY: &str =
     "n=0; while [ $n -lt $0 ]; do sleep 100000 & n=$((n+1)); done; echo $0 > /workspace/made; wait";
 
 #[test]
-fn two_thousand_processes_are_captured_and_all_go_on_in_a_fork() {
+fn two_thousand_processes_are_captured_and_all_continue_in_a_fork() {
     let daemon = Daemon::start();
     if !consistency_probe::can_run(&daemon) {
         return;
@@ -35,7 +36,7 @@ fn two_thousand_processes_are_captured_and_all_go_on_in_a_fork() {
     println!("forked in {:?}, paused for {} ms", began.elapsed(), made["checkpoint"]["pause_ms"]);
     assert_eq!(made["checkpoint"]["kind"], "memory", "{made}");
     assert_eq!((alive("many"), alive("copy-1")), (all.clone(), all.clone()));
-    // Out of the same ids: none was left out and another put in its place.
+    // The ids are the same: no process is missing or was replaced.
     let ids = |bay: &str| daemon.sh(bay, "pidof sleep | tr ' ' '\\n' | sort -n | md5sum").ok().text();
     assert_eq!(ids("many"), ids("copy-1"));
 
@@ -45,7 +46,7 @@ fn two_thousand_processes_are_captured_and_all_go_on_in_a_fork() {
 
 const GIBIBYTES: u64 = 3;
 
-/// Fills memory with what cannot be told from data, and tells a sum over it whenever it is asked.
+/// Fills memory with random data, and prints a checksum of it on request.
 const LARGE_PROCESS: &str = r#"
 import os, sys, time, zlib
 block = os.urandom(1 << 20)
@@ -69,9 +70,9 @@ while True:
 "#;
 
 #[test]
-fn a_process_of_three_gigabytes_is_captured_and_brought_back() {
+fn a_process_of_three_gigabytes_is_captured_and_restored() {
     let gib = 1_u64 << 30;
-    // The images of one capture, and what btrfs wants around them.
+    // Space for the images of one capture, and the overhead of btrfs.
     let daemon = Daemon::setup().own_pool((GIBIBYTES + 1) << 10).start();
     if !consistency_probe::can_run(&daemon) {
         return;

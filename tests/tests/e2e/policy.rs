@@ -1,5 +1,5 @@
-//! `bay policy`, `bay grants` and `bay up --policy`: what is set holds, is told with its origin, and survives what it
-//! should. Nothing is sent here.
+//! `bay policy`, `bay grants` and `bay up --policy`: a policy applies, is shown with its origin, and survives restarts.
+//! No request is sent here.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ method = ["GET", "POST"]
 path = "/v1/issues/*"
 "#;
 
-/// A directory with a policy, and the path of that.
+/// A directory with a policy file, and the path of the file.
 fn file(text: &str) -> (TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("policy.toml");
@@ -55,7 +55,7 @@ fn checks(daemon: &Daemon, bay: &str, wanted: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_policy_is_set_shown_asked_and_outlives_daemon_and_restart_of_the_bay() {
+fn a_policy_is_set_shown_checked_and_survives_restarts_of_daemon_and_bay() {
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
     let shown = daemon.bay(&["policy", "show", "b"]).ok().text();
@@ -101,7 +101,7 @@ fn a_policy_is_set_shown_asked_and_outlives_daemon_and_restart_of_the_bay() {
 }
 
 #[test]
-fn a_file_with_a_mistake_is_refused_with_its_line_and_lint_finds_what_is_odd() {
+fn a_file_with_a_mistake_is_refused_with_its_line_and_lint_finds_problems() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let one = "[[rule]]\noutcome = \"allow\"\nhots = \"x\"\nhost = \"y.example.com\"\n";
@@ -127,7 +127,7 @@ fn a_file_with_a_mistake_is_refused_with_its_line_and_lint_finds_what_is_odd() {
 }
 
 #[test]
-fn layers_of_host_and_project_narrow_what_bays_are_given() {
+fn layers_of_host_and_project_narrow_the_policies_of_bays() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
     let _made =
@@ -162,7 +162,7 @@ fn layers_of_host_and_project_narrow_what_bays_are_given() {
 }
 
 #[test]
-fn a_grant_is_for_one_request_and_goes_with_the_runtime_it_was_given_to() {
+fn a_grant_covers_one_request_and_ends_with_its_runtime() {
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
     let request = "PUT https://files.example.com/report.pdf";
@@ -193,7 +193,7 @@ fn a_grant_is_for_one_request_and_goes_with_the_runtime_it_was_given_to() {
 }
 
 #[test]
-fn coding_reads_where_the_operators_tools_read_and_asks_about_what_only_the_repository_names() {
+fn coding_allows_the_operators_registries_and_asks_about_those_of_the_repository() {
     let daemon = Daemon::start();
     let home = tempfile::tempdir().unwrap();
     fs::create_dir_all(home.path().join(".config/pip")).unwrap();

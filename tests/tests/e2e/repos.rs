@@ -1,4 +1,4 @@
-//! Repositories: fetched once, shared by bays, never written by them; and local trees with what is not committed yet.
+//! Repositories: fetched once, shared by bays, never written by them; and local trees with their uncommitted changes.
 
 use std::fs;
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ fn up(daemon: &Daemon, source: &str, name: &str) -> bay_tests::CliRun {
 }
 
 #[test]
-fn uncommitted_changes_come_along_deletions_and_new_files_included() {
+fn uncommitted_changes_are_copied_including_deletions_and_new_files() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
     repository.write("gone.txt", "soon deleted\n");
@@ -32,7 +32,7 @@ fn uncommitted_changes_come_along_deletions_and_new_files_included() {
     let _up = up(&daemon, &repository.arg(), "b").ok();
     let seen = daemon.sh("b", "cat src/main.txt new/deep/file.txt staged.txt renamed.txt; readlink link; test -x README.md && echo executable; ls gone.txt moved.txt ignored 2>/dev/null").text();
     assert_eq!(seen, "changed\nuntracked\nstaged\nmoves\nsrc/main.txt\nexecutable");
-    // Git inside sees the same work in progress, on the same branch and commit.
+    // Git in the bay sees the same changes, on the same branch and commit.
     assert_eq!(
         daemon.sh("b", "git rev-parse HEAD; git branch --show-current").ok().text(),
         format!("{}\nmain", repository.head())
@@ -42,13 +42,13 @@ fn uncommitted_changes_come_along_deletions_and_new_files_included() {
         assert!(status.contains(line.trim()), "{line} is not in\n{status}");
     }
     assert!(status.contains("gone.txt") && status.contains("new/"), "{status}");
-    // What happens in the bay stays there.
+    // Changes in the bay stay there.
     let _changed = daemon.sh("b", "echo theirs > src/main.txt; git add -A; git commit -qm theirs").ok();
     assert_eq!(fs::read_to_string(repository.path().join("src/main.txt")).unwrap(), "changed\n");
 }
 
 #[test]
-fn a_commit_in_a_bay_carries_the_callers_name_also_after_a_replace() {
+fn a_commit_in_a_bay_has_the_callers_name_also_after_a_replace() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
     repository.git(&["config", "user.email", "here@example.invalid"]);
@@ -58,19 +58,19 @@ fn a_commit_in_a_bay_carries_the_callers_name_also_after_a_replace() {
         let script = format!("{script} && git commit -q --allow-empty -m x && {last}");
         daemon.bay(&["exec", "-u", user, "b", "--", "sh", "-c", &script]).ok().text()
     };
-    // The name is from the caller's settings, the address from the repository's.
+    // The name comes from the caller's settings, the address from the repository's.
     assert_eq!(commit("root", "true"), "Test <here@example.invalid>|Test");
     assert_eq!(daemon.sh("b", "git status --porcelain").ok().text(), "");
     let fresh = "cd $(mktemp -d) && git init -q .";
     assert_eq!(commit("user", fresh), "Test <here@example.invalid>|Test");
     let _replaced = daemon.bay(&["replace", "b"]).ok();
     assert_eq!(commit("root", "true"), "Test <here@example.invalid>|Test");
-    // The bay's own settings outrank what came along.
+    // The bay's own settings have precedence over the caller's.
     assert_eq!(commit("root", "git config user.name Agent"), "Agent <here@example.invalid>|Agent");
 }
 
 #[test]
-fn only_what_is_committed_comes_along_when_asked() {
+fn with_committed_only_no_uncommitted_change_is_copied() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
     repository.write("src/main.txt", "changed\n");
@@ -103,7 +103,7 @@ fn the_callers_working_tree_is_not_touched() {
 }
 
 #[test]
-fn a_second_bay_on_a_cached_remote_asks_it_nothing() {
+fn a_second_bay_on_a_cached_remote_sends_it_no_request() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
     let remote = Remote::of(&repository);
@@ -114,7 +114,7 @@ fn a_second_bay_on_a_cached_remote_asks_it_nothing() {
     let _second = up(&daemon, &url, "two").ok();
     assert_eq!(remote.requests(), requests, "the second bay asked the remote");
     assert_eq!(daemon.sh("two", "cat src/main.txt; git branch --show-current").ok().text(), "one\nmain");
-    // Two bays, two workspaces.
+    // Two bays have two workspaces.
     let _changed = daemon.sh("one", "echo theirs > src/main.txt; git commit -qam theirs").ok();
     assert_eq!(daemon.sh("two", "cat src/main.txt; git log --oneline | wc -l").ok().text(), "one\n1");
     let repos = daemon.bay(&["repos", "ls", "--json"]).ok().json();
@@ -129,7 +129,7 @@ fn a_bay_cannot_write_into_the_cache_that_others_are_made_from() {
     let remote = Remote::of(&repository);
     let url = remote.url();
     let _first = up(&daemon, &url, "one").ok();
-    // Everything below .git that git would trust, ruined.
+    // Ruins every file below .git that git would trust.
     let _ruined = daemon.sh("one", "find .git -type f | while read f; do echo ruined > $f; done; find .git -type f | head -1; chmod -R 777 .git").ok();
     let _second = up(&daemon, &url, "two").ok();
     assert_eq!(
@@ -139,7 +139,7 @@ fn a_bay_cannot_write_into_the_cache_that_others_are_made_from() {
 }
 
 #[test]
-fn branches_tags_and_commits_can_be_asked_for() {
+fn branches_tags_and_commits_can_be_named() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
     let first = repository.head();
@@ -172,7 +172,7 @@ fn branches_tags_and_commits_can_be_asked_for() {
 }
 
 #[test]
-fn new_commits_come_with_sync() {
+fn sync_fetches_new_commits() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
     let remote = Remote::of(&repository);
@@ -185,7 +185,7 @@ fn new_commits_come_with_sync() {
     let _second = up(&daemon, &url, "two").ok();
     assert_eq!(daemon.sh("two", "git rev-parse HEAD; cat src/main.txt").ok().text(), format!("{new}\ntwo"));
     assert_eq!(daemon.sh("one", "cat src/main.txt").ok().text(), "one", "a workspace is the bay's own");
-    // A commit that the cache lacks is fetched by itself.
+    // A commit that is missing in the cache is fetched automatically.
     repository.write("src/main.txt", "three\n");
     let newest = repository.commit("third");
     remote.update(&repository);
@@ -243,7 +243,7 @@ fn a_hostile_git_configuration_runs_nothing_on_the_host() {
         fs::copy(&path, repository.path().join(".git/hooks").join(hook)).unwrap();
     }
     repository.git(&["config", "core.hooksPath", hooks.to_str().unwrap()]);
-    // Git itself may run some of these while the trap is set; only what `bay` does counts.
+    // Git itself may run some of these while the trap is prepared; only what `bay` runs counts.
     repository.write("src/main.txt", "changed\n");
     let _ = fs::remove_file(&ran);
     let _up = up(&daemon, &repository.arg(), "b").ok();
@@ -280,25 +280,26 @@ fn what_a_bay_puts_into_its_git_directory_runs_nothing_on_the_host() {
 }
 
 #[test]
-fn an_empty_repository_is_said_to_be_empty() {
+fn an_empty_repository_is_reported_as_empty() {
     let daemon = Daemon::start();
     let repository = Repository::empty();
     up(&daemon, &Remote::of(&repository).url(), "b").fails_with(ErrorCode::RepoEmpty);
     let local = up(&daemon, &repository.arg(), "c");
-    // A local repository without a commit may still have files; either it works with those, or it says why not.
+    // A local repository without a commit may still have files. Either a bay is made with them, or the error says why
+    // not.
     if local.code != 0 {
         local.fails_with(ErrorCode::RepoEmpty);
     }
 }
 
 #[test]
-fn a_repository_that_does_not_exist_is_said_not_to_exist() {
+fn a_missing_repository_is_reported_as_missing() {
     let daemon = Daemon::start();
     let scratch = Scratch::new();
     let nowhere = scratch.join("nowhere");
     up(&daemon, &format!("file://{}", nowhere.display()), "b").fails_with(ErrorCode::PathNotFound);
     up(&daemon, nowhere.to_str().unwrap(), "b").fails_with(ErrorCode::PathNotFound);
-    // Nothing listens there: refused at once, on loopback.
+    // Nothing listens there, so loopback refuses immediately.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     up(&daemon, &format!("http://127.0.0.1:{port}/x.git"), "b").fails_with(ErrorCode::RepoFetch);
     assert_eq!(daemon.list().len(), 0);
@@ -306,7 +307,7 @@ fn a_repository_that_does_not_exist_is_said_not_to_exist() {
 }
 
 #[test]
-fn a_repository_that_needs_a_login_says_so_and_asks_nobody() {
+fn a_repository_that_needs_a_login_is_reported_without_a_prompt() {
     let daemon = Daemon::start();
     let port = remote::always("401 Unauthorized");
     let (what, _) =
@@ -341,7 +342,7 @@ fn addresses_that_would_run_commands_are_refused() {
 }
 
 #[test]
-fn a_repository_with_submodules_comes_up_and_says_what_is_not_there() {
+fn missing_submodules_of_a_repository_are_reported() {
     let daemon = Daemon::start();
     let inner = Repository::sample();
     let outer = Repository::sample();
@@ -357,7 +358,7 @@ fn a_repository_with_submodules_comes_up_and_says_what_is_not_there() {
 }
 
 #[test]
-fn files_in_large_file_storage_come_as_their_pointers() {
+fn files_in_large_file_storage_are_copied_as_pointers() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
@@ -369,7 +370,7 @@ fn files_in_large_file_storage_come_as_their_pointers() {
 }
 
 #[test]
-fn paths_with_odd_characters_are_taken_as_they_are() {
+fn paths_with_unusual_characters_are_copied_unchanged() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
     let names = ["blank in name", "quote\"'", "new\nline", "umlaut-ä-😀", "-dash", "back\\slash", "*?[glob]"];
@@ -394,7 +395,7 @@ fn paths_with_odd_characters_are_taken_as_they_are() {
 }
 
 #[test]
-fn a_directory_that_is_no_repository_is_taken_or_refused_with_a_word() {
+fn a_directory_without_a_repository_is_copied_or_refused_with_the_reason() {
     let daemon = Daemon::start();
     let scratch = Scratch::new();
     fs::write(scratch.join("file.txt"), "plain\n").unwrap();

@@ -28,7 +28,7 @@ fn with_python() -> bool {
     image::has_python()
 }
 
-/// A daemon with a bay of these limits, called `b`, and one that does no harm, called `other`.
+/// A daemon with a bay `b` with these limits, and an uninvolved bay `other`.
 fn two_bays(limits: &Value) -> Daemon {
     let daemon = Daemon::start();
     daemon.empty_bay("other");
@@ -39,7 +39,7 @@ fn two_bays(limits: &Value) -> Daemon {
     daemon
 }
 
-/// Runs `what` while the other bay works; everything the other bay does succeeds.
+/// Runs `what` while the other bay works, and asserts that everything in the other bay succeeds.
 fn while_the_other_works<T>(daemon: &Daemon, what: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -61,7 +61,7 @@ fn while_the_other_works<T>(daemon: &Daemon, what: impl FnOnce() -> T) -> T {
     })
 }
 
-/// A command of the bay `b` that nobody waits for; gives its id.
+/// Starts a command in the bay `b` without waiting for it, and returns its id.
 fn lit(daemon: &Daemon, argv: &[&str]) -> String {
     let mut args = vec!["exec", "b", "-d", "--json", "--"];
     args.extend(argv);
@@ -77,7 +77,7 @@ fn ended(daemon: &Daemon, exec: &str) -> Value {
         .unwrap_or_else(|| panic!("{exec} does not end: {}", exec_view(daemon, exec)))
 }
 
-/// Waits until an exec has written this.
+/// Waits until an exec has printed this word.
 fn says(daemon: &Daemon, exec: &str, word: &str) {
     let said = || daemon.bay(&["logs", "b", exec]).text();
     within(BOMB_WITHIN, || said().contains(word).then_some(()))
@@ -89,7 +89,7 @@ fn usable(daemon: &Daemon) {
     assert_eq!(daemon.show("b")["state"], "running");
 }
 
-/// Ends an exec by `bay kill`, which ends all of it.
+/// Ends an exec and all of its processes by `bay kill`.
 fn killed(daemon: &Daemon, exec: &str) -> Value {
     let _killed = daemon.bay(&["kill", "b", exec]).ok();
     let view = ended(daemon, exec);
@@ -104,7 +104,7 @@ fn status_kib(pid: i64, field: &str) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// What the bay `b` uses now.
+/// The present usage of the bay `b`.
 fn stats(daemon: &Daemon) -> Value {
     daemon.rest("GET", "/v1/top?bay=b", &Value::Null).json()["bays"][0]["stats"].clone()
 }
@@ -120,13 +120,13 @@ fn a_fork_bomb_ends_at_its_bays_limit_and_a_kill_ends_all_of_it() {
     }
     let daemon = two_bays(&json!({ "pids": 100 }));
     let guest = daemon.host_pid("b");
-    // As stubborn as can be: what is refused is tried again.
+    // As stubborn as possible: a failed fork is tried again.
     let bomb = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass";
     let exec = lit(&daemon, &["python3", "-c", bomb]);
     let view = while_the_other_works(&daemon, || {
         let full = || stats(&daemon)["pids"].as_u64() >= Some(95);
         within(BOMB_WITHIN, || full().then_some(())).expect("the bay is full of processes");
-        // There is no room for another command, and that is what is said; or there was, and it ran.
+        // Either there is no room for another command, and the error says so, or it ran.
         let ran = daemon.sh("b", "echo alive");
         assert!(ran.code == 0 || ran.errors().contains("processes"), "{ran}");
         killed(&daemon, &exec)
@@ -140,13 +140,13 @@ fn a_fork_bomb_ends_at_its_bays_limit_and_a_kill_ends_all_of_it() {
 }
 
 #[test]
-fn memory_bombs_are_ended_by_the_limit_and_the_bay_says_so() {
+fn memory_bombs_are_ended_by_the_limit_which_is_reported() {
     if !with_python() {
         return;
     }
     let daemon = two_bays(&json!({ "memory_mib": 128 }));
     let guest = daemon.host_pid("b");
-    // The kernel takes commands before PID 1. PID 1 says so of a command that has begun, so the first moment is not looked at.
+    // The kernel kills commands before PID 1. PID 1 sets that when a command has begun, so skip the first moment.
     let scores = daemon.sh(
         "b",
         "for n in $(seq 100); do grep -qx 1000 /proc/self/oom_score_adj && break; sleep 0.1; done
@@ -164,7 +164,7 @@ fn memory_bombs_are_ended_by_the_limit_and_the_bay_says_so() {
         let more = || stats(&daemon)["oom_kills"].as_u64() > before;
         within(BOMB_WITHIN, || more().then_some(())).expect("the kernel ends what is too much");
     });
-    // Whichever of them the kernel took, the others go with the exec.
+    // Whichever process the kernel killed, the others end with the exec.
     let _killed = daemon.bay(&["kill", "b", &exec]).ok();
     assert_eq!(ended(&daemon, &exec)["limits_hit"], json!(["memory"]));
     until("all of them to be gone", || (daemon.sh("b", "pidof python3 | wc -w").text() == "0").then_some(()));
@@ -173,9 +173,9 @@ fn memory_bombs_are_ended_by_the_limit_and_the_bay_says_so() {
 }
 
 #[test]
-fn memory_that_no_process_holds_ends_the_guest_too_and_the_bay_comes_back_with_the_reason() {
+fn memory_that_no_process_holds_ends_the_guest_too_and_the_bay_restarts_with_the_reason() {
     let daemon = two_bays(&json!({ "memory_mib": 64 }));
-    // What lies in /dev/shm is not freed by ending whoever wrote it.
+    // The end of its writer does not free what is in /dev/shm.
     let shared = "i=0; while :; do head -c 4194304 /dev/zero > /dev/shm/x$i; i=$((i+1)); done";
     let exec = lit(&daemon, &["sh", "-c", shared]);
     let view = while_the_other_works(&daemon, || ended(&daemon, &exec));
@@ -194,7 +194,7 @@ fn memory_that_no_process_holds_ends_the_guest_too_and_the_bay_comes_back_with_t
 }
 
 #[test]
-fn a_disk_filled_with_bytes_or_with_names_is_refused_more_and_can_be_emptied() {
+fn a_bay_that_filled_its_disk_with_bytes_or_names_can_empty_it() {
     if !with_python() {
         return;
     }
@@ -214,7 +214,7 @@ fn a_disk_filled_with_bytes_or_with_names_is_refused_more_and_can_be_emptied() {
             let said = daemon.bay(&["logs", "b", &exec]).ok().errors();
             assert!(said.contains("uota exceeded"), "{left}: {said}");
         } else {
-            // A filesystem that has room for so many names within the limit may say yes.
+            // A filesystem with room for so many names within the limit may accept them all.
             assert_eq!(left, "names", "more fits into the bay than it may hold: {view}");
         }
         // A full disk can be emptied from inside.
@@ -227,7 +227,7 @@ fn a_disk_filled_with_bytes_or_with_names_is_refused_more_and_can_be_emptied() {
 }
 
 #[test]
-fn descriptors_used_up_by_one_process_or_by_many_are_the_bays_own_trouble() {
+fn exhausted_descriptors_affect_only_their_own_bay() {
     if !with_python() {
         return;
     }
@@ -257,7 +257,7 @@ time.sleep(600)";
                 (holding() == count || !exec_view(&daemon, &exec)["exit"].is_null()).then_some(())
             })
             .expect("the descriptors to be taken");
-            // Its own neighbours in the bay have theirs, too.
+            // Other processes of the bay have theirs, too.
             usable(&daemon);
             let _host = std::fs::File::open("/dev/null").unwrap();
         });
@@ -283,7 +283,7 @@ fn a_gigabyte_of_output_costs_the_daemon_no_memory_whether_it_is_read_or_not() {
     assert_eq!(view["output_bytes"], (1000 << 20) + 1 + 8, "{view}");
     let grown = daemon_kib(&daemon).saturating_sub(before);
     assert!(grown < DAEMON_GROWTH_KIB, "unread output: the daemon grew by {grown} KiB");
-    // A reader that takes a little, then nothing while the command goes on, then the rest.
+    // A reader that reads a little, then nothing while the command runs, then the rest.
     let mut reader =
         daemon.command(&["exec", "b", "--", "sh", "-c", &format!("{flood}; touch /tmp/finished")]);
     let mut reader = reader.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -316,7 +316,7 @@ fn a_gigabyte_of_output_costs_the_daemon_no_memory_whether_it_is_read_or_not() {
 }
 
 #[test]
-fn ten_thousand_zombies_are_buried_when_their_parent_goes() {
+fn ten_thousand_zombies_are_reaped_when_their_parent_ends() {
     if !with_python() {
         return;
     }
@@ -337,7 +337,7 @@ fn ten_thousand_zombies_are_buried_when_their_parent_goes() {
 }
 
 #[test]
-fn zombies_beyond_the_usual_limit_are_told_as_that_limit() {
+fn zombies_beyond_the_default_limit_are_reported_as_that_limit() {
     if !with_python() {
         return;
     }
@@ -350,7 +350,7 @@ fn zombies_beyond_the_usual_limit_are_told_as_that_limit() {
 }
 
 #[test]
-fn a_process_that_ignores_or_blocks_every_signal_is_ended_all_the_same() {
+fn a_process_that_ignores_or_blocks_every_signal_is_still_ended() {
     if !with_python() {
         return;
     }
@@ -379,7 +379,7 @@ while True: time.sleep(600)";
     assert_eq!(daemon.sh("b", "pidof python3 | wc -w").ok().text(), "2");
     killed(&daemon, &exec);
     until("both to be gone", || (daemon.sh("b", "pidof python3 | wc -w").text() == "0").then_some(()));
-    // One that stopped itself, too; by its timeout, and by a stop of its bay.
+    // Also a process that stopped itself; by its timeout, and by a stop of its bay.
     let stopped =
         ["exec", "b", "--timeout", "1", "--", "python3", "-c", "import os; os.kill(os.getpid(), 19)"];
     assert_eq!(daemon.bay(&stopped).code, 124);
@@ -396,7 +396,7 @@ while True: time.sleep(600)";
 }
 
 #[test]
-fn hundreds_of_commands_at_once_and_thousands_in_all_keep_their_own_ends() {
+fn hundreds_of_concurrent_commands_and_thousands_in_all_keep_their_own_ends() {
     const AT_ONCE: usize = 300;
     const IN_ALL: usize = 2000;
     let daemon = two_bays(&json!({}));
@@ -415,7 +415,7 @@ fn hundreds_of_commands_at_once_and_thousands_in_all_keep_their_own_ends() {
         let mut kept = 0;
         for (n, exec) in execs.iter().enumerate() {
             assert_eq!(ended(&daemon, exec)["exit"]["code"], n % 100, "{exec}");
-            // Of so many the oldest output goes, and that is said; none has another's.
+            // Of so many execs the oldest output is dropped, which is reported. No exec has another's output.
             let logs = daemon.bay(&["logs", "b", exec]);
             if logs.code == 0 {
                 assert_eq!(logs.text(), n.to_string());
@@ -426,7 +426,7 @@ fn hundreds_of_commands_at_once_and_thousands_in_all_keep_their_own_ends() {
         }
         assert!(kept >= 100, "the output of {kept} of {AT_ONCE} commands is kept");
         let rounds = |from: usize| {
-            // Only the last is looked at, but each is started.
+            // Only the last is checked, but each is started.
             let all: Vec<_> =
                 (from..IN_ALL).step_by(4).map(|n| (n, start(&format!("exit {}", n % 100)))).collect();
             all.into_iter().next_back()
@@ -439,7 +439,7 @@ fn hundreds_of_commands_at_once_and_thousands_in_all_keep_their_own_ends() {
             assert_eq!(ended(&daemon, &exec)["exit"]["code"], n % 100, "{exec}");
         }
     });
-    // Thousands of ends are written down one after another, and a busy machine takes its time for that.
+    // Thousands of ends are recorded one after another, which takes time on a busy machine.
     within(BOMB_WITHIN, || (daemon.show("b")["execs_running"] == 0).then_some(())).expect("no exec is open");
     let listed = daemon.bay(&["execs", "ls", "b", "--json"]).ok().json().as_array().unwrap().len();
     assert!((500..=1200).contains(&listed), "{listed} execs are remembered");

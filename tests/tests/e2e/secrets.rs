@@ -1,4 +1,4 @@
-//! Secrets that bays use and never hold: real bays, real servers outside, and a value that must show nowhere.
+//! Secrets that bays use and never hold: real bays, real servers outside, and a value that must not appear anywhere.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -23,7 +23,7 @@ fn a_bay_uses_a_secret_that_it_never_holds() {
     let lab = lab();
     let origin = reflecting(&lab, "origin.test");
     lab.bay("b", &everything(&origin));
-    // Added to a bay that runs, and to every command from then on.
+    // Added to a running bay, and to every command from then on.
     let said = set(&lab, "TOKEN", &["--for", &for_api(&origin)]).ok();
     assert!(!said.text().contains(CANARY) && said.text().contains("$TOKEN"), "{}", said.text());
     let own = once_there(&lab, "b");
@@ -56,9 +56,9 @@ fn a_bay_uses_a_secret_that_it_never_holds() {
     everybody_is_clean(&lab, "b");
 }
 
-/// What others are sent about a bay, and what is kept of what somebody saw on a terminal there.
+/// Traces and metrics that leave a bay, and recorded terminal sessions.
 #[test]
-fn neither_traces_nor_recorded_sessions_nor_metrics_have_the_value_in_them() {
+fn traces_recorded_sessions_and_metrics_do_not_contain_the_value() {
     let collector = Collector::start();
     let lab = lab_with(Daemon::setup().env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url));
     let origin = reflecting(&lab, "origin.test");
@@ -66,7 +66,8 @@ fn neither_traces_nor_recorded_sessions_nor_metrics_have_the_value_in_them() {
     let _set = set(&lab, "TOKEN", &["--for", &for_api(&origin)]).ok();
     let url = origin.url("https", "/api/x");
     let in_place = once_there(&lab, "b");
-    // A session with everything on its screen that curl can tell, by an answer that says what was sent; then one that misuses it.
+    // A session that shows everything that curl can print, with an answer that repeats the request; then one that
+    // misuses it.
     let curl = "curl -sS -v -i -H \"Authorization: Bearer $TOKEN\"";
     let line = format!("exec b -t -- sh -c '{curl} {url}; {curl} {}'", origin.url("https", "/elsewhere"));
     let seen = lab.daemon.on_a_terminal(&line, "").ok();
@@ -74,7 +75,7 @@ fn neither_traces_nor_recorded_sessions_nor_metrics_have_the_value_in_them() {
     let screen = seen.text();
     assert!(screen.contains(&in_place) && screen.contains("403") && !screen.contains(CANARY), "{screen}");
 
-    // The request is told to the collector, below the span of the session.
+    // The collector gets a span for the request, below the span of the session.
     let request = collector.span("egress GET");
     until("the span of the session", || {
         let spans = collector.spans.lock().unwrap();
@@ -92,7 +93,7 @@ fn neither_traces_nor_recorded_sessions_nor_metrics_have_the_value_in_them() {
     everybody_is_clean(&lab, "b");
 }
 
-/// Has every process that is started from now on leave a core if it crashes, as far as it goes by this limit.
+/// Permits core dumps of this process, or of every process that is started from now on.
 fn let_cores_be_left(pid: Option<Pid>) {
     let unlimited = Rlimit { current: None, maximum: None };
     let _before = prlimit(pid, Resource::Core, unlimited).unwrap();
@@ -102,7 +103,7 @@ fn let_cores_be_left(pid: Option<Pid>) {
 fn a_daemon_that_crashes_leaves_no_core_with_a_secret_in_it() {
     let place = Scratch::new();
     let_cores_be_left(None);
-    // Where a core would be a file of that directory, another process leaves one there.
+    // If the kernel writes cores to that directory, another process can leave one there.
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     if !pattern.starts_with(['/', '|', '@']) {
         let mut other = Command::new("sleep").arg("60").current_dir(place.path()).spawn().unwrap();
@@ -119,7 +120,7 @@ fn a_daemon_that_crashes_leaves_no_core_with_a_secret_in_it() {
     let _set = set(&lab, "TOKEN", &["--for", &for_api(&origin), "--env", "TOKEN"]).ok();
     let url = origin.url("https", "/api/x");
     for (signal, limited) in [(Signal::ABORT, true), (Signal::ABORT, false), (Signal::ILL, false)] {
-        // The value is in the daemon's memory, as soon as its gateway is there.
+        // The value is in the daemon's memory as soon as the gateway uses it.
         until("the secret to be used", || {
             let ran = lab.python("b", SEND, &[&bearer(&url).to_string()]);
             (ran.code == 0 && ran.json()["status"] == 200).then_some(())
@@ -131,7 +132,7 @@ fn a_daemon_that_crashes_leaves_no_core_with_a_secret_in_it() {
         assert_eq!(cores.split_whitespace().nth(4), Some("1"), "{cores}");
         assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), place.path());
         if !limited {
-            // It does without the limit, too.
+            // Even without the limit, the daemon leaves none.
             let_cores_be_left(Pid::from_raw(i32::try_from(pid).unwrap()));
         }
         let ended = lab.daemon.end_by(signal);
@@ -249,7 +250,7 @@ fn sentinels_are_where_tools_look_and_stay_for_the_life_of_the_bay() {
     let _stopped = lab.daemon.bay(&["stop", "b"]).ok();
     let _started = lab.daemon.bay(&["start", "b"]).ok();
     assert_eq!((sentinel(&lab, "b"), files(&lab)), (own.clone(), before));
-    // Another value has the same sentinel, also where it is longer.
+    // Another value has the same sentinel, even if it is longer.
     let longer = format!("{CANARY}-and-more");
     let _new = lab.daemon.bay_with_input(&["secret", "rotate", "TOKEN", "-"], longer.as_bytes()).ok();
     assert_eq!(sentinel(&lab, "b"), own);
@@ -257,13 +258,13 @@ fn sentinels_are_where_tools_look_and_stay_for_the_life_of_the_bay() {
     until("the sentinel to go", || {
         (lab.daemon.sh("b", "test ! -e /root/.npmrc && test -z \"$TOKEN\"").code == 0).then_some(())
     });
-    // Whoever remembers it is told, and nothing of it leaves.
+    // The old sentinel is refused with the reason, and nothing of the request leaves.
     let old = json!({ "url": origin.url("https", "/x"), "headers": { "X-Any": "{}" }, "token": own });
     assert_eq!(send(&lab, "b", &old)["status"], 403);
 }
 
 #[test]
-fn another_value_holds_at_once_and_a_secret_that_is_gone_ends_streams() {
+fn a_new_value_applies_immediately_and_the_removal_of_a_secret_ends_streams() {
     let lab = lab();
     let origin = lab.servers.https("origin.test", |request: Request<Incoming>| async move {
         use http_body_util::{BodyExt, StreamBody};
@@ -296,7 +297,7 @@ fn another_value_holds_at_once_and_a_secret_that_is_gone_ends_streams() {
 }
 
 #[test]
-fn a_fork_has_sentinels_of_its_own_and_its_parents_are_honoured_as_its() {
+fn a_fork_has_its_own_sentinels_and_its_parents_still_work() {
     let lab = lab();
     let origin = reflecting(&lab, "origin.test");
     lab.bay("p", &everything(&origin));
@@ -305,7 +306,7 @@ fn a_fork_has_sentinels_of_its_own_and_its_parents_are_honoured_as_its() {
     let parent = once_there(&lab, "p");
     let memory = consistency_probe::can_run(&lab.daemon);
     if memory {
-        // A process that remembers what it was given, and sends it when it is told to.
+        // A process that keeps its sentinel in memory, and sends it on request.
         let remembers = r#"
 import os, sys, time, urllib.request, urllib.error
 while not os.path.exists("/tmp/go"):
@@ -342,7 +343,7 @@ os.rename("/tmp/said.new", "/tmp/said")
         });
         assert_eq!(said, format!("200 {parent}"));
     }
-    // What a child has is nothing to its parent, nor to another bay.
+    // The parent and other bays have no use of a child's sentinel.
     let foreign = json!({ "url": origin.url("https", "/api/foreign"), "headers": { "Authorization": "Bearer {}" }, "token": own });
     assert_eq!(send(&lab, "p", &foreign)["status"], 403);
     lab.bay("other", &everything(&origin));
@@ -351,7 +352,7 @@ os.rename("/tmp/said.new", "/tmp/said")
     assert_eq!(lab.daemon.sh("other", TOKEN).code, 1, "it is not this bay's");
     let sent = credentials(&origin);
     assert!(!sent.iter().any(|sent| sent.contains(&own)), "{sent:?}");
-    // It is a word like any other there, and passes as that.
+    // There it is an ordinary word, and passes unchanged.
     assert_eq!((answer["status"].as_u64(), sent.last()), (Some(200), Some(&format!("Bearer {parent}"))));
     bay_is_clean(&lab, &child);
 }
@@ -389,7 +390,7 @@ fn without_its_key_the_daemon_has_no_secrets_and_says_why() {
 }
 
 #[test]
-fn a_command_has_values_and_what_goes_wrong_with_it_is_told_without_them() {
+fn a_failing_secret_command_is_reported_without_its_values() {
     let lab = lab();
     let origin = reflecting(&lab, "origin.test");
     lab.bay("b", &everything(&origin));
@@ -435,7 +436,7 @@ fn a_command_has_values_and_what_goes_wrong_with_it_is_told_without_them() {
     fs::remove_file(&file).unwrap();
     let error = lab.daemon.bay(&["secret", "rotate", "TOKEN"]).exits(5).errors();
     assert!(error.contains("secret-source"), "{error}");
-    // The value that there is stays.
+    // The existing value stays.
     assert_eq!(
         send(
             &lab,

@@ -1,4 +1,4 @@
-//! Values that can be guessed, and values that another bay's server repeats.
+//! Values that can be guessed, and values that a server repeats to other bays.
 
 use bay_tests::canary::{
     CANARY, bearer, credentials, everything, files_with_canary, for_api, once_there, send, set,
@@ -12,7 +12,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use serde_json::json;
 
-/// A server that keeps the credential it was sent first, and repeats it to everybody.
+/// A server that stores the first credential that it receives, and repeats it to every client.
 fn keeping(lab: &Lab) -> Origin {
     let kept: std::sync::Arc<std::sync::Mutex<String>> = std::sync::Arc::default();
     lab.servers.https("origin.test", move |request: Request<Incoming>| {
@@ -28,7 +28,7 @@ fn keeping(lab: &Lab) -> Origin {
 }
 
 #[test]
-fn cred_weak_a_value_that_can_be_guessed_is_refused_unless_somebody_insists() {
+fn cred_weak_a_value_that_can_be_guessed_is_refused_by_default() {
     let lab = lab();
     let origin = keeping(&lab);
     lab.bay("b", &everything(&origin));
@@ -51,18 +51,18 @@ fn cred_weak_a_value_that_can_be_guessed_is_refused_unless_somebody_insists() {
         assert!(said.contains("weak") && !said.contains("Summer"), "{line:?}: {said}");
     }
     assert_eq!(lab.daemon.bay(&["secret", "show", "TOKEN", "--json"]).ok().json()["weak"], true);
-    // An answer with the value in it is cut off, even one to a request that carried it.
+    // An answer that contains the value is cut off, even if the request contained it.
     let _own = once_there(&lab, "b");
     let ran =
         lab.python("b", bay_tests::canary::SEND, &[&bearer(&origin.url("https", "/api/x")).to_string()]);
     assert_eq!(credentials(&origin), ["Bearer Summer2024!"]);
     assert!(ran.code != 0 && !ran.text().contains("kept"), "{ran}");
-    // Another value that is none to be guessed has it scrubbed again.
+    // A new value that cannot be guessed is scrubbed again.
     let _strong = lab.daemon.bay_with_input(&["secret", "rotate", "TOKEN", "-"], CANARY.as_bytes()).ok();
     assert_eq!(lab.daemon.bay(&["secret", "show", "TOKEN", "--json"]).ok().json()["weak"], false);
     let refused = lab.daemon.bay_with_input(&["secret", "rotate", "TOKEN", "-"], b"Winter2025!");
     let _refused = refused.fails_with(ErrorCode::SecretInvalid);
-    // A request that was under way while the value changed may still be cut off.
+    // A request that was in progress during the change may still be cut off.
     until("an answer that is scrubbed", || {
         let wanted = bearer(&origin.url("https", "/api/x")).to_string();
         let ran = lab.python("b", bay_tests::canary::SEND, &[&wanted]);
@@ -71,7 +71,7 @@ fn cred_weak_a_value_that_can_be_guessed_is_refused_unless_somebody_insists() {
 }
 
 #[test]
-fn cred_other_bay_no_bay_reads_a_value_that_a_server_kept_with_the_secret_or_without_it() {
+fn cred_other_bay_no_bay_reads_a_value_that_a_server_kept() {
     let mut lab = lab();
     let origin = keeping(&lab);
     lab.bay("holder", &everything(&origin));
@@ -100,7 +100,7 @@ fn cred_other_bay_no_bay_reads_a_value_that_a_server_kept_with_the_secret_or_wit
     let mut found = Vec::new();
     files_with_canary(&lab.daemon.data_dir, &mut found);
     assert!(found.is_empty(), "{found:?}");
-    // Reading on, a bay without the secret closes the host for itself.
+    // If a bay without the secret reads on, the host is closed for that bay.
     for bay in ["other", "holder"] {
         let closed = (0..20).any(|_| {
             let ran = lab.python(
@@ -116,14 +116,14 @@ fn cred_other_bay_no_bay_reads_a_value_that_a_server_kept_with_the_secret_or_wit
 }
 
 #[test]
-fn cred_rotated_a_value_is_still_scrubbed_after_it_was_rotated_and_its_hosts_are_others() {
+fn cred_rotated_a_former_value_is_scrubbed_after_a_change_of_value_and_hosts() {
     let mut lab = lab();
     let origin = keeping(&lab);
     lab.bay("b", &everything(&origin));
     let _set = set(&lab, "TOKEN", &["--for", &for_api(&origin)]).ok();
     let _own = once_there(&lab, "b");
     assert_eq!(send(&lab, "b", &bearer(&origin.url("https", "/api/x")))["status"], 200);
-    // Another value, for another host: the first one is still what this server kept.
+    // A new value, for another host. The server still has the first value.
     let line = ["secret", "set", "TOKEN", "-", "--for", "elsewhere.test as bearer"];
     let _other = lab.daemon.bay_with_input(&line, CANARY.replace("x9Xq", "y8Yr").as_bytes()).ok();
     let read = |lab: &Lab| send(lab, "b", &json!({ "url": origin.url("https", "/x") })).to_string();

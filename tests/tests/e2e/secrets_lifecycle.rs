@@ -1,4 +1,4 @@
-//! The lifecycle of a secret: where its value comes from, where its sentinels are, and that nothing that is kept of a bay
+//! The lifecycle of a secret: the sources of its value, the places of its sentinels, and that nothing stored of a bay
 //! contains the value.
 
 use std::fs;
@@ -15,7 +15,7 @@ use bay_types::ErrorCode;
 use serde_json::json;
 
 #[test]
-fn values_come_from_the_environment_from_files_and_from_a_terminal_that_does_not_show_them() {
+fn values_are_read_from_the_environment_from_files_and_from_a_terminal_without_echo() {
     let lab = lab();
     let origin = reflecting(&lab, "origin.test");
     lab.bay("b", &everything(&origin));
@@ -33,7 +33,7 @@ fn values_come_from_the_environment_from_files_and_from_a_terminal_that_does_not
         lab.daemon.command(&["secret", "set", "TOKEN", "--from-env", "HAS_IT", "--for", &uses]);
     assert!(from_env.env("HAS_IT", CANARY).output().unwrap().status.success());
     let _there = once_there(&lab, "b");
-    // Where the system allows it, its pages are not swapped out.
+    // If the system permits it, its memory is never swapped out.
     let limits = fs::read_to_string(format!("/proc/{}/limits", lab.daemon.pid())).unwrap();
     let lockable = limits.lines().any(|line| line.starts_with("Max locked memory") && !line.contains(" 0 "));
     assert!(!lockable || locked() > before, "{limits}");
@@ -52,7 +52,7 @@ fn values_come_from_the_environment_from_files_and_from_a_terminal_that_does_not
     assert!(typed.text().contains("not shown") && !typed.text().contains(CANARY), "{typed}");
     uses_it("terminal");
 
-    // What goes wrong says nothing of a value.
+    // Error messages contain no part of a value.
     let wrong = [
         vec!["secret", "rotate", "TOKEN", "--from-env", "NOT_SET"],
         vec!["secret", "rotate", "TOKEN", "--from-file", "/nonexistent"],
@@ -81,7 +81,7 @@ fn every_slot_takes_the_value_and_every_bay_has_a_sentinel_of_its_own() {
     for bay in ["a", "b"] {
         lab.bay(bay, &policy);
     }
-    // By the rule of the policy that allows it, and each slot under a path of its own.
+    // By the policy rule that allows it; each slot has a path of its own.
     let uses = ["rule:origin as x-api-key".to_owned(), format!("{place}/token/** as token")];
     let _set = set(&lab, "TOKEN", &["--for", &uses[0], "--for", &uses[1]]).ok();
     let (of_a, of_b) = (once_there(&lab, "a"), once_there(&lab, "b"));
@@ -96,12 +96,12 @@ fn every_slot_takes_the_value_and_every_bay_has_a_sentinel_of_its_own() {
     let token = json!({ "url": origin.url("https", "/token/x"), "headers": { "Authorization": "token {}" }, "token": of_b });
     assert_eq!(send(&lab, "b", &token)["status"], 200);
     assert_eq!(sent("authorization"), Some(format!("token {CANARY}")));
-    // What the other bay has is somebody else's credential here, and refused as that.
+    // Another bay's sentinel is a foreign credential here, and is refused as such.
     let stolen = send(&lab, "b", &keyed(&of_a));
     assert_eq!(stolen["status"], 403, "{stolen:#}");
     assert!(!lab.daemon.bay(&["secret", "ls"]).ok().text().contains(CANARY));
 
-    // A value that is a token of JSON has a sentinel that is one.
+    // If the value is a JSON web token, its sentinel is one too.
     let jwt = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJodHRwczovL2lzc3Vlci50ZXN0Iiwic3ViIjoic29tZWJvZHlAZXhhbXBsZS50ZXN0IiwiZXhwIjo0MDAwMDAwMDAwfQ.c2lnbmF0dXJlLW9mLXRoZS1yZWFsLW9uZQ";
     let line = ["secret", "set", "JWT", "-", "--for", &format!("{place}/jwt/** as bearer")];
     let _set = lab.daemon.bay_with_input(&line, jwt.as_bytes()).ok();
@@ -118,7 +118,7 @@ fn every_slot_takes_the_value_and_every_bay_has_a_sentinel_of_its_own() {
 }
 
 #[test]
-fn sentinels_stay_and_questions_go_when_a_bay_is_replaced_restored_or_forked() {
+fn sentinels_survive_and_approvals_end_when_a_bay_is_replaced_restored_or_forked() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &ask_policy(&origin, ""));
@@ -132,7 +132,7 @@ fn sentinels_stay_and_questions_go_when_a_bay_is_replaced_restored_or_forked() {
     };
     for verb in [&["replace", "b"][..], &["restore", "b", "v1"]] {
         let card = ask(verb[0]);
-        // A child has none of what its parent is asked about.
+        // A child has none of its parent's approvals.
         if verb[0] == "restore" {
             let forked = lab.daemon.bay(&["fork", "b", "--files-only", "--name", "c", "--json"]).ok().json();
             let child = forked["bays"][0]["name"].as_str().unwrap().to_owned();
@@ -149,14 +149,14 @@ fn sentinels_stay_and_questions_go_when_a_bay_is_replaced_restored_or_forked() {
 }
 
 #[test]
-fn nothing_that_is_kept_of_a_bay_has_the_value_in_it_not_even_its_memory() {
+fn nothing_that_is_kept_of_a_bay_contains_the_value_not_even_its_memory() {
     let lab = lab();
     let origin = reflecting(&lab, "origin.test");
     lab.bay("b", &everything(&origin));
     let _set =
         set(&lab, "TOKEN", &["--for", &for_api(&origin), "--env", "TOKEN", "--file", "/root/token"]).ok();
     let own = once_there(&lab, "b");
-    // A process that has used it, and still has in memory all that it sent and was answered.
+    // A process that has used the secret, and still has all its requests and answers in memory.
     let remembers = r#"
 import os, sys, time, urllib.request
 request = urllib.request.Request(sys.argv[1], headers={"Authorization": "Bearer " + os.environ["TOKEN"]})
@@ -172,7 +172,7 @@ while True:
     assert_eq!(credentials(&origin), [format!("Bearer {CANARY}")]);
     let made = lab.daemon.bay(&["checkpoint", "b", "--json"]).ok().json();
     let kept = leaks::corner(&lab.daemon.pool, lab.daemon.id()).join("bays");
-    // The search finds what is there: the sentinel, in files and in the pages of processes.
+    // Check the search itself: it finds the sentinel in files and in memory.
     let mut with_sentinel = Vec::new();
     files_with(&kept, &own, &mut with_sentinel);
     assert!(
@@ -188,7 +188,7 @@ while True:
     files_with_canary(&lab.daemon.data_dir, &mut found);
     assert!(found.is_empty(), "{found:?}");
     bay_is_clean(&lab, "b");
-    // Nor has any process of the bay, in its memory or on its command line.
+    // Nor does any process of the bay have it in its memory or command line.
     let memory = format!(
         "import os\nneedle = b'{}' + b'{}'\nfound = 0\nlooked = 0\nfor pid in filter(str.isdigit, os.listdir('/proc')):\n  try:\n    \
          maps = open(f'/proc/{{pid}}/maps').read().splitlines()\n    memory = open(f'/proc/{{pid}}/mem', 'rb')\n  except OSError:\n    continue\n  \

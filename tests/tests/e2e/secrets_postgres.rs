@@ -8,7 +8,7 @@ const CANARY: &str = "CANARY-7d1fQ9xLm2Zt7RbW4KcVd8PnJ6sY";
 const OTHER: &str = "CANARY-90abX3vTq8Hs1Jf5Gk7Nc2MwPzRd";
 const BAY: &str = "db";
 
-/// A name that leads to loopback, as the database does.
+/// A name that resolves to loopback, where the database listens.
 const NAME: &str = "origin.test";
 
 struct Rig {
@@ -42,7 +42,7 @@ impl Rig {
         self.lab.daemon.bay_with_input(line, format!("{value}\n").as_bytes())
     }
 
-    /// In the bay, with what its environment has, after other assignments.
+    /// Runs a query in the bay with the bay's environment; `before` are further assignments.
     fn query(&self, before: &str, user: &str, sql: &str) -> CliRun {
         let psql = self.database.program("psql").display().to_string();
         let port = self.port();
@@ -65,11 +65,11 @@ fn a_bay_uses_a_database_whose_password_it_does_not_have() {
     let Some(rig) = Rig::new() else { return };
     let sql = "select current_user, ssl from pg_stat_ssl where pid = pg_backend_pid()";
     assert_eq!(rig.query("", "app", sql).ok().text(), "app|t");
-    // What the bay has is as long as the password, and is not it.
+    // The bay has a text as long as the password, but not the password.
     let has = rig.lab.daemon.sh(BAY, "printf %s \"$PGPASSWORD\"").ok().text();
     assert_eq!(has.len(), CANARY.len());
     assert!(!has.contains("7d1fQ9xLm2Zt"), "{has}");
-    // Whoever is not meant is told so, and it is on record.
+    // Other users are refused with the reason, which is recorded.
     for (before, user, why) in [
         (
             "PGPASSWORD=guess",
@@ -82,7 +82,7 @@ fn a_bay_uses_a_database_whose_password_it_does_not_have() {
         assert!(refused.code != 0 && refused.text().contains(why), "{refused}");
         assert!(rig.told(&["egress", BAY, "--denied"]).contains(why));
     }
-    // Another value holds from the next login on, and the bay notices nothing.
+    // A new value applies from the next login on, and the bay does not notice.
     rig.database.admin(&format!("alter role app password '{OTHER}'")).unwrap();
     let stale = rig.query("", "app", "select 1");
     assert!(stale.code != 0 && stale.text().contains("bay secret rotate PGPASSWORD"), "{stale}");
@@ -92,7 +92,7 @@ fn a_bay_uses_a_database_whose_password_it_does_not_have() {
     assert!(said.contains(&format!("tcp://{NAME}:{}", rig.port())), "{said}");
     rig.told(&["timeline", BAY]);
     rig.told(&["audit", "export"]);
-    // Taken back, it is only a word.
+    // After its removal, the sentinel is only a word.
     let _removed = rig.lab.daemon.bay(&["secret", "rm", "PGPASSWORD"]).ok();
     let gone = rig.query("", "app", "select 1");
     assert!(gone.code != 0, "{gone}");

@@ -1,5 +1,5 @@
-//! Private registries with a secret that the bay never holds: the real clients, inside of bays, against servers that want
-//! the value. What a client keeps of its login is looked through for it, too.
+//! Private registries with a secret that the bay never holds: real clients inside bays, and servers that require the
+//! value. The files that a client stores of its login are searched for the value too.
 
 use std::collections::HashMap;
 use std::fs;
@@ -24,12 +24,12 @@ use sha2::{Digest, Sha256};
 const HOST: &str = "registry.test";
 const MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 
-/// Files by path, for whoever shows one credential.
+/// Files by path, for clients with one credential.
 #[derive(Default)]
 struct Served {
     files: HashMap<String, Vec<u8>>,
     wanted: String,
-    /// What others are told to show.
+    /// The challenge for clients without it.
     challenge: String,
 }
 
@@ -70,13 +70,13 @@ fn basic() -> String {
     format!("Basic {}", STANDARD.encode(format!("me:{CANARY}")))
 }
 
-/// A server whose files may have its own address in them, `HOST:PORT`.
+/// A server whose files may contain its own address, `HOST:PORT`.
 fn serve(lab: &Lab, name: &'static str, served: impl FnOnce(&str) -> Vec<Served>) -> Origin {
     let later: Arc<OnceLock<Vec<Served>>> = Arc::default();
     let asked = Arc::clone(&later);
     let origin = lab.servers.https(name, move |request: Request<Incoming>| {
         let all = asked.get().expect("it is served");
-        // One that has the file answers; the last, where none has.
+        // The part that has the file answers; if none has it, the last one.
         let of = all.iter().find(|one| one.files.contains_key(request.uri().path())).or(all.last());
         let answer = of.expect("something is served").answer(&request);
         async move { answer }
@@ -86,14 +86,14 @@ fn serve(lab: &Lab, name: &'static str, served: impl FnOnce(&str) -> Vec<Served>
     origin
 }
 
-/// A registry that wants the value in one slot, and a bay with the host's programs that may use it.
+/// A registry that requires the value in one slot, and a bay with the host's programs that may use it.
 struct Rig {
     lab: Lab,
     origin: Origin,
 }
 
 impl Rig {
-    /// `more` says where the bay finds the sentinel, with `PLACE` for the registry; `mounts` are directories of the host.
+    /// `more` says where the bay has the sentinel, with `PLACE` for the registry. `mounts` are directories of the host.
     fn new(
         slot: &str,
         more: &[&str],
@@ -121,13 +121,13 @@ impl Rig {
         format!("{HOST}:{}", self.origin.port())
     }
 
-    /// Runs a client once the bay has what stands for the secret. `PLACE` is the registry.
+    /// Runs a client once the bay has the sentinel. `PLACE` is the registry.
     fn run(&self, line: &str) -> String {
         let line = tools::at_home(&line.replace("PLACE", &self.place()));
         client(&self.lab, &line)
     }
 
-    /// What was shown to the registry by whoever showed anything.
+    /// Asserts that no other credential was sent to the registry.
     fn only_the_value_was_shown(&self) {
         let shown = credentials(&self.origin);
         assert!(!shown.is_empty());
@@ -137,7 +137,7 @@ impl Rig {
     }
 }
 
-/// Runs a client, as often as it takes for the bay to have the sentinel.
+/// Runs a client repeatedly until the bay has the sentinel.
 fn client(lab: &Lab, line: &str) -> String {
     until("the sentinel in the environment", || {
         (lab.daemon.sh("b", "test -n \"$TOKEN\"").code == 0).then_some(())
@@ -170,7 +170,7 @@ fn files_below(root: &Path, prefix: &str, found: &mut HashMap<String, Vec<u8>>) 
 }
 
 #[test]
-fn git_clones_and_curl_fetches_with_what_stands_for_a_password() {
+fn git_and_curl_work_with_the_sentinel_of_a_password() {
     let made = Scratch::new();
     let dir = made.path();
     local(dir, "git", &["init", "-q", "-b", "main", "work"]);
@@ -185,7 +185,7 @@ fn git_clones_and_curl_fetches_with_what_stands_for_a_password() {
         files_below(&dir.join("bare.git"), "/team/x.git", &mut files);
         files
     });
-    // By the settings that the bay has for it; then asked for a password.
+    // With the bay's settings; then with a password prompt.
     let url = "https://PLACE/team/x.git";
     assert!(
         rig.run(&format!("git clone -q {url} /tmp/told && cat /tmp/told/file"))
@@ -201,7 +201,7 @@ fn git_clones_and_curl_fetches_with_what_stands_for_a_password() {
 }
 
 #[test]
-fn pip_installs_from_an_index_that_wants_a_password() {
+fn pip_installs_from_an_index_that_requires_a_password() {
     let Some(()) = program("/usr/lib/python3/dist-packages/pip", Lack::Host) else { return };
     let made = Scratch::new();
     let wheel = "private_thing-1.0-py3-none-any.whl";
@@ -223,7 +223,7 @@ fn pip_installs_from_an_index_that_wants_a_password() {
 }
 
 #[test]
-fn npm_installs_from_a_registry_that_wants_a_token() {
+fn npm_installs_from_a_registry_that_requires_a_token() {
     let Some(()) = program("/usr/bin/npm", Lack::Host) else { return };
     let made = Scratch::new();
     fs::create_dir(made.join("package")).unwrap();
@@ -249,7 +249,7 @@ fn npm_installs_from_a_registry_that_wants_a_token() {
 }
 
 #[test]
-fn cargo_fetches_from_a_registry_that_wants_a_token() {
+fn cargo_fetches_from_a_registry_that_requires_a_token() {
     let Some(rust) = toolchain() else {
         return suite::skip(Lack::Host, "cargo is not where rustc says that it is");
     };
@@ -289,7 +289,7 @@ fn cargo_fetches_from_a_registry_that_wants_a_token() {
     rig.only_the_value_was_shown();
 }
 
-/// An image of one layer with one file, as a registry has it.
+/// An image of one layer with one file, in the format of a registry.
 fn container_image(dir: &Path) -> HashMap<String, Vec<u8>> {
     fs::write(dir.join("greeting"), "hello from a private image\n").unwrap();
     local(dir, "tar", &["--owner=0", "--group=0", "-cf", "layer.tar", "greeting"]);
@@ -317,18 +317,18 @@ fn container_image(dir: &Path) -> HashMap<String, Vec<u8>> {
     ])
 }
 
-/// Starts Docker's daemon in the bay, as its root would.
+/// Starts Docker's daemon in the bay as root.
 const DOCKERD: &str = "(dockerd --storage-driver vfs --iptables=false --ip6tables=false --bridge none \
     > /tmp/dockerd.log 2>&1 &) ; for n in $(seq 100); do docker version > /dev/null 2>&1 && exit 0; sleep 0.2; done; \
     cat /tmp/dockerd.log; exit 1";
 
-/// Docker shows the password to a server that gives out tokens, and a token to the registry.
+/// Docker sends the password to a token server, and the token to the registry.
 #[test]
-fn docker_pulls_with_a_token_that_a_password_was_given_for() {
+fn docker_pulls_with_a_token_that_it_got_for_a_password() {
     let Some(directory) = image::docker() else { return };
     let made = Scratch::new();
     let images = container_image(made.path());
-    // Two hosts, as Docker's own; then one host for both, where the token is another credential than the secret.
+    // Two hosts, as Docker Hub has them; then one host for both, where the token is another credential than the secret.
     for one_host in [false, true] {
         let lab = lab();
         let tokens = || Served {
@@ -378,7 +378,7 @@ fn docker_pulls_with_a_token_that_a_password_was_given_for() {
         assert_ne!(packed.trim(), "0");
         let shown = credentials(asked);
         assert!(shown.contains(&basic()), "{shown:?}");
-        // What docker keeps of the login is the sentinel.
+        // Docker stores the sentinel as its login.
         assert!(client(&lab, "cat /root/.docker/config.json").contains("auth"));
         bay_is_clean(&lab, "b");
         let kept =

@@ -41,7 +41,7 @@ fn services_are_ready_by_each_kind_of_health_check_in_the_order_of_their_needs()
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _ports = daemon.sh("b", "mkdir -p /srv/www && echo fine > /srv/www/up").ok();
-    // A server that is there only after a while: ready means that it answers.
+    // A server that listens only after a while: ready means that it answers.
     let tcp = add(
         &daemon,
         "db",
@@ -63,14 +63,14 @@ fn services_are_ready_by_each_kind_of_health_check_in_the_order_of_their_needs()
     let table = daemon.bay(&["services", "ls", "b"]).ok().text();
     assert_eq!(table.lines().count(), 5, "{table}");
     assert!(table.lines().skip(1).all(|line| line.contains("ready") || line.contains("done")), "{table}");
-    // A page that is gone makes it unhealthy, not dead; back again, it is ready with the same process.
+    // A missing page makes it unhealthy, not dead. When the page is back, the same process is ready.
     let before = service(&daemon, "web");
     let _gone = daemon.sh("b", "mv /srv/www/up /srv/www/down").ok();
     let sick = becomes(&daemon, "web", "unhealthy");
     assert!(sick["reason"].as_str().unwrap().contains("404"), "{sick}");
     let _back = daemon.sh("b", "mv /srv/www/down /srv/www/up").ok();
     assert_eq!(becomes(&daemon, "web", "ready")["pid"], before["pid"]);
-    // Neither services nor their checks are execs of the bay.
+    // Neither services nor their checks are listed as execs of the bay.
     let execs = daemon.bay(&["execs", "ls", "b", "--json"]).ok().text();
     assert!(!execs.contains("httpd") && !execs.contains("worker"), "{execs}");
     let events = daemon.rest("GET", "/v1/events?bay=b", &Value::Null).json().to_string();
@@ -85,7 +85,7 @@ fn services_are_ready_by_each_kind_of_health_check_in_the_order_of_their_needs()
 }
 
 #[test]
-fn a_definition_that_cannot_work_is_refused_or_said_to_have_failed() {
+fn a_definition_that_cannot_work_is_refused_or_reported_as_failed() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _a = add(&daemon, "a", &[], "exec sleep 1011").ok();
@@ -119,7 +119,7 @@ fn a_definition_that_cannot_work_is_refused_or_said_to_have_failed() {
 }
 
 #[test]
-fn the_logs_of_services_are_there_while_their_bay_is_paused_or_stopped() {
+fn the_logs_of_services_are_readable_while_their_bay_is_paused_or_stopped() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let run =
@@ -171,13 +171,13 @@ fn a_service_that_ends_is_started_again_and_one_that_keeps_ending_is_in_a_crash_
     assert_eq!((&view["state"], &view["attempt"]), (&"crash-loop".into(), &5.into()));
     assert!(view["retry_at"].is_string() && view["reason"].as_str().unwrap().contains("code 9"), "{view}");
     assert_eq!(logs(&daemon, "bad"), ["trying"; 5].join("\n"));
-    // Adding it again with what was missing mends it.
+    // A corrected definition fixes it.
     let _mended = add(&daemon, "bad", &[], "echo better; exec sleep 1012").ok();
     assert_eq!(service(&daemon, "bad")["state"], "ready");
 }
 
 #[test]
-fn a_service_that_forks_away_is_told_and_stopped_with_all_it_started() {
+fn a_service_that_forks_away_is_reported_and_stopped_with_all_its_processes() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let added = add(&daemon, "away", &[], "setsid sleep 1013 & setsid sleep 1013 & exit 0").ok().text();
@@ -186,7 +186,7 @@ fn a_service_that_forks_away_is_told_and_stopped_with_all_it_started() {
     let _stopped = daemon.bay(&["services", "stop", "b", "away"]).ok();
     assert_eq!(service(&daemon, "away")["state"], "stopped");
     assert_eq!(counted(&daemon, "sleep 1013"), "0");
-    // One that ignores TERM is killed after its grace.
+    // A service that ignores TERM is killed after its grace.
     let _stubborn =
         add(&daemon, "stubborn", &["--stop-grace", "0.3"], "trap '' TERM; while :; do sleep 1014; done").ok();
     let said = daemon.bay(&["services", "stop", "b", "stubborn"]).ok().text();
@@ -196,7 +196,7 @@ fn a_service_that_forks_away_is_told_and_stopped_with_all_it_started() {
 }
 
 #[test]
-fn services_go_on_while_no_daemon_is_there_and_come_back_with_their_bay() {
+fn services_continue_without_a_daemon_and_start_with_their_bay() {
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
     let order = "echo $BAY_SERVICE >> /workspace/order; exec sleep 1015";
@@ -219,7 +219,7 @@ fn services_go_on_while_no_daemon_is_there_and_come_back_with_their_bay() {
     both_ready(&daemon);
     let _replaced = daemon.bay(&["replace", "b"]).ok();
     both_ready(&daemon);
-    // A guest that is killed is replaced, and starts them again.
+    // A guest that is killed is replaced, and the new one starts them again.
     let pid = rustix::process::Pid::from_raw(daemon.host_pid("b")).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     until("another guest", || {
@@ -244,7 +244,7 @@ fn a_stop_of_the_bay_ends_services_in_reverse_and_within_its_grace() {
     let _stopped = daemon.bay(&["stop", "b", "--grace", "20"]).ok();
     let _started = daemon.bay(&["start", "b"]).ok();
     assert_eq!(daemon.sh("b", "cat /workspace/downs").ok().text(), "web\ncache\ndb");
-    // One that ignores TERM for longer than the whole grace does not hold the stop up.
+    // A service that ignores TERM for longer than the whole grace does not delay the stop.
     let flags = ["--needs", "web", "--stop-grace", "600"];
     let _stubborn = add(&daemon, "stubborn", &flags, "trap '' TERM; while :; do sleep 1017; done").ok();
     let began = std::time::Instant::now();
@@ -287,7 +287,7 @@ fn a_service_that_loops_or_floods_fills_neither_disk_nor_memory() {
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap().to_owned();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
     };
-    // 200 MB in a few runs; some of it is kept.
+    // 200 MB in a few runs; a part of it is kept.
     let flood = "dd if=/dev/zero bs=1M count=50 2>/dev/null; exit 1";
     let _loop = add(&daemon, "flood", &["--no-wait"], flood).ok();
     becomes(&daemon, "flood", "crash-loop");

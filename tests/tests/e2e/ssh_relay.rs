@@ -1,4 +1,4 @@
-//! Git over SSH out of a bay: the gateway logs in with a key that the bay never has.
+//! Git over SSH from a bay: the gateway logs in with a key that the bay never has.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use bay_tests::lab::{Lab, lab_with};
 use bay_tests::{CliRun, Daemon, image, suite, until};
 use tokio::runtime::Runtime;
 
-/// A daemon that has a key for a forge, and the forge.
+/// A daemon with a key for a forge, and the forge.
 struct Rig {
     lab: Lab,
     forge: SshForge,
@@ -76,7 +76,7 @@ fn a_bay_fetches_by_ssh_what_it_may_and_reaches_nothing_else() {
     assert_eq!(rig.lab.daemon.sh("b", "cat /workspace/app/read.me").ok().text(), "the app");
     assert_eq!(rig.forge.asked().commands, ["git-upload-pack '/team/app.git'"]);
 
-    // Pushing, another repository, a shell, ports: refused, and said so.
+    // Pushes, another repository, a shell and port forwarding are refused with a message.
     let push = "cd /workspace/app && git -c user.name=a -c user.email=a@a.test commit -q --allow-empty -m x && \
                 git push -q origin main";
     let refused = rig.lab.daemon.sh("b", push);
@@ -89,7 +89,7 @@ fn a_bay_fetches_by_ssh_what_it_may_and_reaches_nothing_else() {
     assert!(refused.errors().contains("administratively prohibited"), "{}", refused.errors());
     assert_eq!(rig.forge.asked().commands.len(), 1, "the forge heard of the clone alone");
 
-    // The record has each of them, with the exec behind it.
+    // The record has each of them, with its exec.
     let ended = until("the end is on record", || rig.lab.record("b", "egress.ended").into_iter().next());
     assert_eq!(ended["ending"], "closed", "{ended:#}");
     let decided = rig.lab.record("b", "egress.decided");
@@ -112,14 +112,14 @@ fn a_bay_fetches_by_ssh_what_it_may_and_reaches_nothing_else() {
     let checked = rig.lab.daemon.bay(&["policy", "check", "b", &format!("PUSH {}", rig.url("team/app"))]);
     assert!(checked.exits(1).text().contains("deny"));
 
-    // Once a rule says so, a push arrives.
+    // If a rule allows it, a push arrives.
     rig.lab.set("b", &rig.policy("method = [\"FETCH\", \"PUSH\"]"));
     let _pushed = rig.lab.daemon.sh("b", "cd /workspace/app && git push -q origin main").ok();
     assert_eq!(rig.forge.asked().commands[1..], ["git-receive-pack '/team/app.git'"]);
 }
 
 #[test]
-fn a_push_by_ssh_waits_for_a_person_and_ends_as_that_one_says() {
+fn a_push_by_ssh_waits_for_an_approval_and_follows_its_answer() {
     if !image::with_ssh() {
         return;
     }
@@ -140,7 +140,7 @@ fn a_push_by_ssh_waits_for_a_person_and_ends_as_that_one_says() {
                 let open = daemon.bay(&["approvals", "--json"]).ok().json();
                 open.as_array().and_then(|open| open.first()).cloned()
             });
-            // The forge was asked what there is, and hears nothing of what the bay wants meanwhile.
+            // The forge was asked for its refs, but learns nothing about the push meanwhile.
             assert_eq!(rig.forge.tip("team/app.git", "main"), first);
             let change = &card["asked"]["push"]["refs"][0];
             assert_eq!(
@@ -170,7 +170,7 @@ fn a_push_by_ssh_waits_for_a_person_and_ends_as_that_one_says() {
 }
 
 #[test]
-fn the_key_is_nowhere_in_the_bay_and_a_server_that_changed_its_own_gets_nothing() {
+fn the_key_is_nowhere_in_the_bay_and_a_server_with_a_changed_key_gets_nothing() {
     if !image::with_ssh() {
         return;
     }
@@ -178,14 +178,14 @@ fn the_key_is_nowhere_in_the_bay_and_a_server_that_changed_its_own_gets_nothing(
     rig.lab.bay("b", &rig.policy(""));
     let _cloned = rig.clone("team/app.git", "/workspace/app").ok();
     let key = rig.forge.key_text();
-    // A line of the secret half, as any copy of the file has it, written so that the search does not find itself.
+    // A line of the private key, as any copy of the file contains it, written so that the search does not find itself.
     let secret = key.lines().nth(2).unwrap();
     let (first, rest) = secret.split_at(1);
     let places = "/bin /etc /home /root /run /tmp /usr /var /workspace /.bay /proc/[0-9]*/environ /proc/[0-9]*/cmdline";
     let found = rig.lab.daemon.sh("b", &format!("grep -rl -e '[{first}]{rest}' {places} 2>/dev/null"));
     assert_eq!(found.text(), "", "the key is in the bay");
 
-    // A bay knows its gateway after the daemon, or all that runs in it, began anew.
+    // A bay accepts its gateway's host key after a restart of the daemon or of the bay.
     rig.lab.daemon.restart();
     rig.lab.until_open("b");
     let _again = rig.clone("team/app.git", "/workspace/again").ok();
@@ -193,7 +193,7 @@ fn the_key_is_nowhere_in_the_bay_and_a_server_that_changed_its_own_gets_nothing(
     rig.lab.until_open("b");
     let _again = rig.clone("team/app.git", "/workspace/anew").ok();
 
-    // Git asks hosts that there is a key for by SSH, and others over HTTPS.
+    // Git uses SSH for hosts with a key, and HTTPS for others.
     let settings = rig.lab.daemon.sh("b", "cat /etc/gitconfig").ok().text();
     assert!(!settings.contains("git@github.com:") && settings.contains("git@gitlab.com:"), "{settings}");
 

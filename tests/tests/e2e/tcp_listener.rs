@@ -59,7 +59,7 @@ fn tcp_callers_need_the_token_a_loopback_name_and_no_web_page() {
         }
     }
 
-    // The token outlives the daemon; callers that know it go on after a restart.
+    // The token survives the daemon; callers with the token continue after a restart.
     daemon.restart();
     assert_eq!(fs::read_to_string(&file).unwrap(), token);
     let to = address(&daemon);

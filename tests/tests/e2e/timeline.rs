@@ -1,4 +1,4 @@
-//! `bay timeline`: a bay's life as one ordered stream.
+//! `bay timeline`: the events of a bay in order.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
@@ -14,7 +14,7 @@ fn lines(daemon: &Daemon, args: &[&str]) -> Vec<TimelineLine> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A daemon on a pool of its own: what other tests have yet to write would make every count an "at least".
+/// A daemon on a separate pool. On a shared one, unwritten data of other tests would make all counts lower bounds.
 fn quiet() -> Daemon {
     Daemon::setup().own_pool(512).start()
 }
@@ -51,7 +51,7 @@ impl Follower {
         Some(serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}")))
     }
 
-    /// Reads up to such a line and returns all, with it.
+    /// Reads up to a line of this kind, and returns all lines including it.
     fn up_to(&mut self, kind: &str) -> Vec<TimelineLine> {
         let mut read = Vec::new();
         loop {
@@ -71,7 +71,7 @@ impl Drop for Follower {
 }
 
 #[test]
-fn a_bays_life_is_told_in_order() {
+fn the_timeline_shows_a_bays_life_in_order() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _ran = daemon.sh("b", "exit 3").exits(3);
@@ -119,14 +119,14 @@ fn files_that_changed_while_a_command_ran_are_counted_and_named() {
     assert_eq!(line.details["changed"], 0, "{line:?}");
     assert!(line.what.starts_with("exec 1: 3 files created while it ran: "), "{line:?}");
     assert!(line.what.contains("src/one") && line.what.contains("two"), "{}", line.what);
-    // Written over, appended to, renamed over.
+    // Overwritten, appended to, replaced by a rename.
     let _changed = daemon.sh("b", "echo more >> two; echo new > three; echo x > .t; mv .t src/one").ok();
     let line = until_line(&daemon, "b", "the summary of the second", |line| files(line, 2));
     assert_eq!((&line.details["changed"], &line.details["created"]), (&2.into(), &1.into()), "{line:?}");
     let _removed = daemon.sh("b", "rm src/one").ok();
     let line = until_line(&daemon, "b", "the summary of the third", |line| files(line, 3));
     assert_eq!(line.what, "exec 3: entries of 1 directory changed while it ran: src/");
-    // Reading and running leave no trace.
+    // Reading and running change nothing.
     let _read = daemon.sh("b", "cat two three; ls -R; true").ok();
     let _marked = daemon.sh("b", "touch last").ok();
     until_line(&daemon, "b", "the summary of the last", |line| files(line, 5));
@@ -137,12 +137,12 @@ fn files_that_changed_while_a_command_ran_are_counted_and_named() {
 }
 
 #[test]
-fn what_was_written_before_or_after_a_command_is_not_its_own() {
+fn changes_before_or_after_a_command_are_not_attributed_to_it() {
     let daemon = quiet();
     daemon.empty_bay("b");
     let _before = daemon.sh("b", "for i in $(seq 300); do echo x > f$i; done").ok();
     let _pushed = daemon.bay_with_input(&["cp", "-", "b:pushed"], b"from outside\n").ok();
-    // The clock that files are stamped by runs some milliseconds behind: what lies between is longer.
+    // The clock of file times is some milliseconds behind, so the pause is longer.
     let _between = daemon.sh("b", "sleep 0.05").ok();
     let _one = daemon.sh("b", "echo x >> f7").ok();
     let _after = daemon.sh("b", "echo y > other").ok();
@@ -159,7 +159,7 @@ fn what_was_written_before_or_after_a_command_is_not_its_own() {
 }
 
 #[test]
-fn whoever_follows_sees_things_happen_also_over_a_daemon_that_is_killed() {
+fn a_follower_sees_new_lines_even_after_the_daemon_was_killed() {
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
     daemon.empty_bay("other");
@@ -185,13 +185,13 @@ fn whoever_follows_sees_things_happen_also_over_a_daemon_that_is_killed() {
 }
 
 #[test]
-fn a_part_of_a_timeline_is_asked_for_by_number_time_and_count() {
+fn a_part_of_a_timeline_is_selected_by_number_time_and_count() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     for _ in 0..5 {
         let _ran = daemon.sh("b", "true").ok();
     }
-    // What is told while a part is read is told with it, so the last end is waited for.
+    // Lines that are written while a part is read are part of it, so wait for the last end first.
     let all = until("all ends to be told", || {
         let all = lines(&daemon, &["b", "--limit", "0"]);
         (all.iter().filter(|line| line.kind == "exec.end").count() == 5).then_some(all)
@@ -222,7 +222,7 @@ fn the_timeline_of_a_removed_bay_is_read_by_its_id() {
 }
 
 #[test]
-fn commands_and_names_cannot_move_the_cursor_of_whoever_reads() {
+fn commands_and_names_in_a_timeline_cannot_move_the_cursor() {
     let daemon = Daemon::start();
     let _made = daemon.bay(&["up", "--name", "b", "--image", SMALL]).ok();
     let evil = "echo x > \"$(printf 'a\\033]0;t\\007b')\"; : '\u{1b}[2J\u{9b}31m'";

@@ -1,5 +1,4 @@
-//! What is known of a command afterwards: what it used and cost, its span in the caller's trace, and the numbers for
-//! Prometheus.
+//! What remains known of a command: its usage and cost, its span in the caller's trace, and the metrics for Prometheus.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -14,7 +13,7 @@ use serde_json::{Value, json};
 const CALLER_TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// `bay execs show`, once the end is written down.
+/// The output of `bay execs show`, once the end is recorded.
 fn shown(daemon: &Daemon, bay: &str, exec: &str) -> Value {
     until("the exec to end", || {
         let view = daemon.bay(&["execs", "show", bay, exec, "--json"]).ok().json();
@@ -30,7 +29,7 @@ fn number(value: &Value) -> u64 {
 fn a_command_that_computes_shows_its_processor_time_and_its_output() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
-    // About half a second of work, by a child: the shell itself does nothing.
+    // About half a second of work by a child; the shell itself does nothing.
     let script = "sh -c 'i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done'; printf 12345; printf 678 >&2";
     let began = std::time::Instant::now();
     assert_eq!(daemon.sh("b", script).ok().stdout, b"12345");
@@ -47,7 +46,7 @@ fn a_command_that_computes_shows_its_processor_time_and_its_output() {
     let expected = cpu_us as f64 / 1e6;
     assert!((core_s - expected).abs() < 1e-6, "{view}");
     assert_eq!(number(&usage["processes_left"]), 0);
-    // What the bay as a whole used is the host's own count, and cannot be less.
+    // The usage of the whole bay is the host's own count, and cannot be less.
     let bay_s = daemon.show("b")["cost"]["core_s"].as_f64().unwrap();
     assert!(bay_s >= core_s * 0.9, "the bay {bay_s}, its exec {core_s}");
 }
@@ -84,7 +83,7 @@ fn a_tree_of_processes_is_counted_and_so_is_what_outlives_its_leader() {
 }
 
 #[test]
-fn what_is_not_measured_is_null_and_said_to_a_person() {
+fn values_that_are_not_measured_are_null_and_reported_to_people() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _ran = daemon.bay(&["exec", "b", "--user", "root", "--tool-call", "call-9", "--", "true"]).ok();
@@ -110,7 +109,7 @@ fn what_is_not_measured_is_null_and_said_to_a_person() {
     }
     let said = text.contains("needs the memory controller in cgroup version 2");
     assert_eq!(said, view["usage"]["memory_peak_bytes"].is_null(), "{text}");
-    // One that never ran has no numbers at all.
+    // A command that never ran has no values at all.
     assert_eq!(daemon.bay(&["exec", "b", "--", "no-such-program"]).code, 127);
     let never = shown(&daemon, "b", "2");
     assert!(never["usage"]["user_us"].is_null() && never["cost"]["core_s"].is_null(), "{never}");
@@ -132,7 +131,7 @@ fn what_a_bay_cost_outlives_its_runtime_and_the_daemon() {
     assert!(stopped >= running, "{stopped} < {running}");
     let _started = daemon.bay(&["start", "b"]).ok();
     assert!(core_s(&daemon) >= stopped);
-    // Killed without a warning: the kernel's counter of the running bay still has it all.
+    // Killed without a warning: the kernel's counter of the running bay still has all of it.
     let _ran = daemon.sh("b", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done").ok();
     let before = core_s(&daemon);
     daemon.restart();
@@ -168,7 +167,7 @@ fn attribute(span: &Value, key: &str) -> Value {
 }
 
 #[test]
-fn an_exec_is_a_span_in_its_caller_s_trace_and_programs_inside_join_it() {
+fn an_exec_is_a_span_in_its_callers_trace_and_programs_inside_join_it() {
     let collector = Collector::start();
     let daemon = Daemon::setup().env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url).start();
     daemon.empty_bay("b");
@@ -203,7 +202,7 @@ fn an_exec_is_a_span_in_its_caller_s_trace_and_programs_inside_join_it() {
     assert_eq!(view["trace"]["trace_id"], CALLER_TRACE);
     assert_eq!(view["trace"]["span_id"], span["spanId"]);
 
-    // The header, for callers of the API; without one the exec is a trace of its own.
+    // The header, for callers of the API. Without it the exec begins a new trace.
     let made = collector.span("bay create");
     assert!(made["parentSpanId"].is_null(), "{made}");
     assert_eq!(collector.span("make disk and start guest")["parentSpanId"], made["spanId"]);
@@ -213,7 +212,7 @@ fn an_exec_is_a_span_in_its_caller_s_trace_and_programs_inside_join_it() {
 }
 
 #[test]
-fn what_an_exec_sends_and_what_it_was_refused_are_spans_below_its_own() {
+fn requests_of_an_exec_permitted_or_refused_are_child_spans() {
     if !image::with_python() {
         return;
     }
@@ -260,13 +259,13 @@ for url in sys.argv[1:]:
     assert!(sent["status"].is_null(), "{sent}");
     assert_eq!(refused["status"]["code"], 2, "{refused}");
     assert!(refused["status"]["message"].as_str().unwrap().starts_with("refused: "), "{refused}");
-    // The numbers are those of the record.
+    // The ids are those of the record.
     let id = attribute(&refused, "bay.egress.id")["intValue"].as_str().unwrap().to_owned();
     assert!(lab.daemon.bay(&["policy", "explain", "b", &id]).ok().text().contains("/shut"));
 }
 
 #[test]
-fn without_a_collector_the_caller_s_context_is_passed_through_and_none_made_up() {
+fn without_a_collector_the_callers_context_is_forwarded_and_none_is_made() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let mut command = daemon.command(&["exec", "b", "--", "sh", "-c", "echo ${TRACEPARENT-none}"]);
@@ -274,7 +273,7 @@ fn without_a_collector_the_caller_s_context_is_passed_through_and_none_made_up()
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), CALLER);
     assert_eq!(shown(&daemon, "b", "1")["trace"]["trace_id"], CALLER_TRACE);
     assert_eq!(daemon.sh("b", "echo ${TRACEPARENT-none}").ok().text(), "none");
-    // A caller's own choice of the variable stands.
+    // A variable that the caller sets has precedence.
     let mut command =
         daemon.command(&["exec", "b", "--env", "TRACEPARENT=mine", "--", "sh", "-c", "echo $TRACEPARENT"]);
     let output = command.env("TRACEPARENT", CALLER).output().unwrap();
@@ -282,7 +281,7 @@ fn without_a_collector_the_caller_s_context_is_passed_through_and_none_made_up()
 }
 
 #[test]
-fn a_collector_that_is_down_or_hangs_is_nobody_else_s_trouble() {
+fn a_collector_that_is_down_or_hangs_affects_nothing_else() {
     let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", hanging.local_addr().unwrap());
     for url in [url.as_str(), "http://127.0.0.1:1"] {
@@ -293,7 +292,7 @@ fn a_collector_that_is_down_or_hangs_is_nobody_else_s_trouble() {
         }
         assert_eq!(metrics(&daemon)["workbay_otlp_spans_sent_total"], 0.0);
     }
-    // What was asked for and cannot be is an error; what an environment happens to hold is not.
+    // An unusable collector on the command line is an error; one in the environment is not.
     let daemon = Daemon::setup().env("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector.invalid").start();
     let refused = daemon.serve().args(["--otlp", "https://collector.invalid"]).output().unwrap();
     assert!(!refused.status.success());
@@ -302,7 +301,7 @@ fn a_collector_that_is_down_or_hangs_is_nobody_else_s_trouble() {
 }
 
 #[test]
-fn metrics_keep_to_the_format_and_move() {
+fn metrics_follow_the_format_and_change() {
     let daemon = Daemon::start();
     let before = metrics(&daemon);
     assert_eq!(before["workbay_execs_started_total"], 0.0);
@@ -335,7 +334,7 @@ fn metrics_keep_to_the_format_and_move() {
         assert!(after.get(series).is_some_and(|value| *value > 0.0), "{series} in {after:#?}");
     }
     assert!(after["workbay_events_head"] > before["workbay_events_head"]);
-    // A bay that is gone takes its series with it.
+    // When a bay is removed, its series disappear.
     let _removed = daemon.bay(&["rm", "b", "--yes"]).ok();
     assert!(metrics(&daemon).keys().all(|series| !series.contains("bay=b")));
 }
@@ -352,8 +351,8 @@ fn an_old_request_without_a_trace_still_works() {
     assert!(shown(&daemon, "b", &id.to_string())["trace"].is_null());
 }
 
-/// Every series and its value, read as strictly as the format is defined: families whole and announced once, no series
-/// twice, counters named as such, histograms that add up.
+/// Every series and its value. Parsed as strictly as the format is defined: families are contiguous and announced once,
+/// no series occurs twice, counters have the right names, histograms add up.
 fn metrics(daemon: &Daemon) -> BTreeMap<String, f64> {
     let answer = daemon.rest("GET", "/metrics", &Value::Null);
     assert_eq!(answer.status, 200);

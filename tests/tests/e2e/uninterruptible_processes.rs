@@ -1,5 +1,5 @@
-//! Processes in uninterruptible sleep, which not even KILL ends. The bay reports them, and every request gets an answer.
-//! Other bays and the daemon continue. Once the process is released, the bay recovers by itself.
+//! Processes in uninterruptible sleep, which not even KILL ends. The bay reports them, and every request gets an
+//! answer. Other bays and the daemon continue. Once the process is released, the bay recovers by itself.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use bay_types::ErrorCode;
 use bay_types::bay::State;
 use serde_json::{Value, json};
 
-/// Longest that any one request may take, whatever hangs.
+/// Longest time of any request, whatever hangs.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Longest that a bay which cannot be put in order may keep a new daemon from the others.
+/// Longest time for which a bay that cannot be adopted may delay other bays at the start of a daemon.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// A daemon with a bay `b`, in which exec 1 reads what never comes, and one that does no harm, called `other`. What is
-/// never answered is behind `scratch` and goes first.
+/// A daemon with a bay `b`, in which exec 1 reads a file that never answers, and an uninvolved bay `other`. The hanging
+/// filesystem is dropped before `scratch`.
 fn with_a_stuck_bay(test: impl FnOnce(&mut Daemon, HangingFilesystem)) {
     let mut daemon = Daemon::start();
     let scratch = Scratch::new();
@@ -42,7 +42,7 @@ fn works(daemon: &Daemon, bay: &str) {
     assert_eq!((ran.code, ran.text().as_str()), (0, "alive"), "{bay}: {ran}");
 }
 
-/// Runs `what` while the other bay works; both come to an end.
+/// Runs `what` while the other bay works, and asserts that both end.
 fn while_the_other_works<T: Send>(daemon: &Daemon, what: impl FnOnce() -> T + Send) -> T {
     let began = Instant::now();
     let outcome = std::thread::scope(|scope| {
@@ -63,9 +63,9 @@ fn exec_view(daemon: &Daemon, exec: &str) -> Value {
 }
 
 #[test]
-fn a_command_that_hangs_in_the_kernel_is_given_up_with_the_reason_and_its_bay_goes_on() {
+fn a_command_that_hangs_in_the_kernel_is_given_up_with_the_reason_and_its_bay_continues() {
     with_a_stuck_bay(|daemon, disk| {
-        // A pause that cannot be is undone: nothing of the bay stays frozen.
+        // A pause that fails is undone: no process of the bay stays frozen.
         let paused = while_the_other_works(daemon, || daemon.bay(&["pause", "b"]));
         paused.fails_with(ErrorCode::BayFailed);
         assert!(
@@ -85,7 +85,7 @@ fn a_command_that_hangs_in_the_kernel_is_given_up_with_the_reason_and_its_bay_go
         assert!(shown.contains("hung in the kernel"), "{shown}");
         works(daemon, "b");
 
-        // A timeout gives the caller its hands back, too.
+        // A timeout also returns control to the caller.
         let file = format!("/stuck/{FILE}");
         let timed = while_the_other_works(daemon, || {
             daemon.bay(&["exec", "b", "--timeout", "1", "--", "cat", &file])
@@ -102,9 +102,9 @@ fn a_command_that_hangs_in_the_kernel_is_given_up_with_the_reason_and_its_bay_go
 }
 
 #[test]
-fn a_checkpoint_of_a_bay_with_a_process_that_hangs_is_refused_by_its_name_and_the_bay_goes_on() {
+fn a_checkpoint_is_refused_with_the_name_of_a_hanging_process_and_the_bay_continues() {
     with_a_stuck_bay(|daemon, disk| {
-        // A read that waits can still be stopped. With the first signal it cannot.
+        // A pending read can still be stopped before the first signal, but not after it.
         let killed = while_the_other_works(daemon, || daemon.bay(&["kill", "b", "1"]));
         killed.fails_with(ErrorCode::BayState);
         let guest = daemon.host_pid("b");
@@ -133,7 +133,7 @@ fn a_checkpoint_of_a_bay_with_a_process_that_hangs_is_refused_by_its_name_and_th
 }
 
 #[test]
-fn a_stop_that_a_process_outlasts_ends_with_the_reason_and_comes_true_once_it_is_released() {
+fn a_stop_that_a_process_outlasts_fails_with_the_reason_and_completes_once_it_is_released() {
     with_a_stuck_bay(|daemon, disk| {
         let stopped = while_the_other_works(daemon, || daemon.bay(&["stop", "b", "--grace", "1"]));
         stopped.fails_with(ErrorCode::BayFailed);
@@ -149,7 +149,7 @@ fn a_stop_that_a_process_outlasts_ends_with_the_reason_and_comes_true_once_it_is
 
         drop(disk);
         daemon.until_state("b", State::Stopped);
-        // The bay is stopped first; what ran in it is closed after that.
+        // The bay is stopped first; its execs are closed after that.
         until("its exec to be closed", || {
             let reason = exec_view(daemon, "1")["exit"]["reason"].clone();
             (!reason.is_null()).then(|| assert_eq!(reason, "stopped"))
@@ -159,7 +159,7 @@ fn a_stop_that_a_process_outlasts_ends_with_the_reason_and_comes_true_once_it_is
 }
 
 #[test]
-fn a_removal_that_a_process_outlasts_is_done_once_it_is_released_by_whichever_daemon_is_there() {
+fn a_removal_that_a_process_outlasts_completes_once_it_is_released_by_any_daemon() {
     with_a_stuck_bay(|daemon, disk| {
         let removed = while_the_other_works(daemon, || daemon.bay(&["rm", "b", "--yes"]));
         removed.fails_with(ErrorCode::BayFailed);

@@ -1,5 +1,5 @@
-//! Bays survive upgrades, reboots and second daemons. Disks and databases in bad states are clear errors, and nothing is
-//! lost.
+//! Bays survive upgrades, reboots and second daemons. Disks and databases in bad states cause clear errors, and nothing
+//! is lost.
 
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
@@ -12,7 +12,7 @@ use bay_types::ErrorCode;
 use bay_types::bay::State;
 use serde_json::{Value, json};
 
-/// `bay serve` of this daemon's directory to its end, for the cases in which it must refuse.
+/// Runs `bay serve` on this daemon's directory, and asserts that it refuses to start.
 fn serve_refuses(daemon: &Daemon, code: ErrorCode) -> (String, String) {
     let mut child = daemon
         .serve()
@@ -27,7 +27,7 @@ fn serve_refuses(daemon: &Daemon, code: ErrorCode) -> (String, String) {
     let ran = CliRun::new("serve".to_owned(), child.wait_with_output().unwrap());
     assert!(ended.is_some(), "`bay serve` went on where it should refuse with {code}: {ran}");
     assert_eq!(ran.code, i32::from(code.exit_code()), "{ran}");
-    // Log lines may come before; the last two are the error.
+    // Log lines may come first; the last two lines are the error.
     let text = ran.errors();
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let [.., what, next] = lines[..] else { panic!("{ran}") };
@@ -37,7 +37,7 @@ fn serve_refuses(daemon: &Daemon, code: ErrorCode) -> (String, String) {
 }
 
 #[test]
-fn running_bays_live_through_a_daemon_restart() {
+fn running_bays_survive_a_daemon_restart() {
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
     daemon.empty_bay("p");
@@ -58,7 +58,7 @@ fn running_bays_live_through_a_daemon_restart() {
 }
 
 #[test]
-fn bays_live_through_an_upgrade_of_the_binary() {
+fn bays_survive_an_upgrade_of_the_binary() {
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
     let exec = daemon
@@ -85,7 +85,7 @@ fn bays_live_through_an_upgrade_of_the_binary() {
     });
     assert_eq!(view["exit"]["code"], 3);
     assert_eq!(daemon.bay(&["logs", "b", &exec]).ok().text(), "before\nafter");
-    // New bays and restarted ones have the new guest.
+    // New and restarted bays have the new guest.
     daemon.empty_bay("c");
     let _stopped = daemon.bay(&["stop", "b"]).ok();
     let _started = daemon.bay(&["start", "b"]).ok();
@@ -116,7 +116,7 @@ fn everything_is_there_after_a_reboot() {
     daemon.launch();
     let view = daemon.until_state("running", State::Running);
     assert!(view["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{view}");
-    // Memory does not survive a reboot, and nothing pretends that it did.
+    // Memory does not survive a reboot, and the view says so.
     let paused = daemon.show("paused");
     assert_eq!(paused["state"], "stopped", "{paused}");
     assert_eq!(daemon.show("stopped")["state"], "stopped");
@@ -132,7 +132,7 @@ fn everything_is_there_after_a_reboot() {
 }
 
 #[test]
-fn a_second_daemon_on_one_data_directory_is_refused_and_the_first_goes_on() {
+fn a_second_daemon_on_one_data_directory_is_refused_and_the_first_continues() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let (what, _) = serve_refuses(&daemon, ErrorCode::DataDirBusy);
@@ -152,12 +152,12 @@ fn two_daemons_side_by_side_share_images_and_nothing_else() {
     let _removed = one.bay(&["rm", "b", "--yes"]).ok();
     assert_eq!(two.sh("b", "echo alive").ok().text(), "alive");
     assert_eq!(one.list().len(), 0);
-    // The other one's bay holds the image.
+    // The other daemon's bay uses the image.
     one.bay(&["images", "rm", bay_tests::SMALL]).fails_with(ErrorCode::ImageInUse);
 }
 
 #[test]
-fn a_damaged_database_is_refused_and_left_as_it_is() {
+fn a_damaged_database_is_refused_and_stays_unchanged() {
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
     let _written = daemon.sh("b", "echo kept > note").ok();
@@ -211,7 +211,7 @@ fn overwrite(path: &std::path::Path, at: u64, bytes: &[u8]) {
 }
 
 #[test]
-fn a_truncated_pool_file_is_refused_and_left_as_it_is() {
+fn a_truncated_pool_file_is_refused_and_stays_unchanged() {
     let mut daemon = Daemon::setup().own_pool(768).start();
     daemon.empty_bay("b");
     let _written = daemon.sh("b", "echo kept > note; sync").ok();
@@ -242,7 +242,7 @@ fn a_missing_pool_file_is_not_replaced_by_an_empty_one() {
     daemon.pull_the_plug();
     let (file, away) = (daemon.pool.join("pool.img"), daemon.pool.join("away.img"));
     fs::rename(&file, &away).unwrap();
-    // With bays on record and no pool, a fresh pool would make every workspace look deleted.
+    // If there are bays on record but no pool, a new pool would make every workspace appear deleted.
     serve_refuses(&daemon, ErrorCode::PoolDamaged);
     if file.exists() {
         leaks::close_pool(&daemon.pool);
@@ -254,7 +254,7 @@ fn a_missing_pool_file_is_not_replaced_by_an_empty_one() {
 }
 
 #[test]
-fn a_read_only_pool_is_said_and_nothing_is_lost() {
+fn a_read_only_pool_is_reported_and_nothing_is_lost() {
     let mut daemon = Daemon::setup().own_pool(768).start();
     daemon.empty_bay("b");
     let _written = daemon.sh("b", "echo kept > note; sync").ok();
@@ -274,15 +274,15 @@ fn a_read_only_pool_is_said_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_full_pool_on_a_full_disk_is_said_and_recovers_when_room_is_made() {
+fn a_full_pool_on_a_full_disk_is_reported_and_recovers_once_space_is_freed() {
     let disk = SmallDisk::mounted_at(&bay_tests::suite::fresh("p"), 3300);
     let daemon = Daemon::setup().pool_at(disk.path().join("pool"), 600).start();
     daemon.empty_bay("b");
     let _written = daemon.sh("b", "echo kept > note; sync").ok();
-    // Its words may be lost with the room to keep them; its exit code is not.
+    // Its output may be lost for lack of space; its exit code is not.
     let filled = daemon.sh("b", "dd if=/dev/urandom of=/workspace/fill bs=1M count=3000 2>/dev/null && sync");
     assert_ne!(filled.code, 0, "3000 MiB fit into less: {filled}");
-    // The bay says what it can, the daemon lives, the list is true.
+    // The bay reports what it can, the daemon runs, and the list is true.
     assert_eq!(daemon.show("b")["state"], "running");
     let body = json!({ "name": "c", "source": { "kind": "empty" }, "image": bay_tests::SMALL });
     let text = String::from_utf8_lossy(&daemon.rest("POST", "/v1/bays", &body).body).into_owned();
@@ -303,7 +303,7 @@ fn a_full_pool_on_a_full_disk_is_said_and_recovers_when_room_is_made() {
 }
 
 #[test]
-fn checkpoints_and_restores_on_a_full_pool_cost_nothing_that_was_there() {
+fn checkpoints_and_restores_on_a_full_pool_lose_nothing() {
     let disk = SmallDisk::mounted_at(&bay_tests::suite::fresh("p"), 3300);
     let mut daemon = Daemon::setup().pool_at(disk.path().join("pool"), 600).start();
     daemon.empty_bay("b");
@@ -316,13 +316,13 @@ fn checkpoints_and_restores_on_a_full_pool_cost_nothing_that_was_there() {
         || daemon.rest("GET", "/v1/bays/b/checkpoints", &Value::Null).json().as_array().unwrap().len();
     for _ in 0..3 {
         let (before, ran) = (listed(), daemon.bay(&["checkpoint", "b", "--files-only"]));
-        // It may still fit, being so small; what is listed then is whole, and a refusal leaves nothing.
+        // It is so small that it may still fit. Every listed checkpoint is whole, and a refusal leaves nothing.
         assert_eq!(listed(), before + usize::from(ran.code == 0), "{ran}");
         assert!(ran.code == 0 || ran.errors().contains("pool-full"), "{ran}");
         assert_eq!(daemon.show("b")["state"], "running");
     }
     assert_eq!(daemon.sh("b", "cat note").ok().text(), "two");
-    // Going back takes no room worth speaking of, and makes some.
+    // A restore needs almost no space, and frees some.
     let back = daemon.bay(&["restore", "b", "v1"]);
     if back.code == 0 {
         assert_eq!(daemon.sh("b", "cat note; ls").ok().text(), "one\nnote");
@@ -337,7 +337,7 @@ fn checkpoints_and_restores_on_a_full_pool_cost_nothing_that_was_there() {
 }
 
 #[test]
-fn a_disk_too_small_for_a_pool_is_said_before_anything_is_made() {
+fn a_disk_that_is_too_small_for_a_pool_is_reported_before_anything_is_made() {
     let disk = SmallDisk::mounted_at(&bay_tests::suite::fresh("p"), 64);
     let daemon = Daemon::setup().pool_at(disk.path().join("pool"), 4096).unstarted();
     let ran = {

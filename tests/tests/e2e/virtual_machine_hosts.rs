@@ -1,5 +1,5 @@
-//! Hosts that differ from this machine, as virtual machines: how each limit acts under each layout of control groups, and
-//! a clock that jumps.
+//! Hosts that differ from this machine, as virtual machines: the effect of each limit under each layout of control
+//! groups, and a clock that jumps.
 
 use bay_tests::virtual_machine::{Cgroups, Machine, Said};
 use serde_json::Value;
@@ -24,7 +24,7 @@ fn state(bay: &Value) -> &str {
     bay["state"].as_str().unwrap_or_default()
 }
 
-/// What holds on every host, under any layout.
+/// Assertions for every host, under any layout.
 #[track_caller]
 fn assert_limits_bite_and_nothing_is_left(said: &Said) {
     let console = said.console();
@@ -57,7 +57,7 @@ fn assert_limits_bite_and_nothing_is_left(said: &Said) {
     assert_eq!(said.number("tree-before"), 4, "{console}");
     assert_eq!(said.number("tree-left"), 0, "{console}");
 
-    // Half a processor is 500; the wait for the commands around the loops makes it less.
+    // Half a processor is 500; the pauses of the commands around the loops reduce it.
     assert!((100..=600).contains(&said.number("cpu-permille")), "{console}");
     assert!(said.number("cpu-throttled") > 0, "{console}");
 
@@ -76,7 +76,7 @@ fn assert_limits_bite_and_nothing_is_left(said: &Said) {
 }
 
 #[test]
-fn every_limit_bites_on_a_host_with_cgroup_version_2_alone() {
+fn every_limit_is_enforced_on_a_host_with_cgroup_version_2_only() {
     let Some(machine) = Machine::find() else { return };
     let said = machine.run(Cgroups::V2, LIMITS);
     assert_limits_bite_and_nothing_is_left(&said);
@@ -89,7 +89,7 @@ fn every_limit_bites_on_a_host_with_cgroup_version_2_alone() {
 }
 
 #[test]
-fn every_limit_bites_on_a_host_with_cgroup_version_1_alone() {
+fn every_limit_is_enforced_on_a_host_with_cgroup_version_1_only() {
     let Some(machine) = Machine::find() else { return };
     let said = machine.run(Cgroups::V1, LIMITS);
     assert_limits_bite_and_nothing_is_left(&said);
@@ -105,7 +105,7 @@ fn every_limit_bites_on_a_host_with_cgroup_version_1_alone() {
     assert_eq!(controllers.1, "cpu (v1), memory (v1), pids (v1), io (v1), cpuset (v1)");
 }
 
-/// Slack for a machine whose processor is emulated.
+/// Tolerance for a machine with an emulated processor.
 const SLACK_S: i64 = 120;
 const LEASE_S: i64 = 30 * 60;
 

@@ -1,4 +1,4 @@
-//! `bay watch`: what changes in a bay, told as it happens.
+//! `bay watch`: changes in a bay, reported as they happen.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
@@ -8,7 +8,7 @@ use bay_types::ErrorCode;
 use bay_types::bay::State;
 use bay_types::watch::{WatchKind, WatchLine};
 
-/// A running `bay watch --json` that has said hello.
+/// A running `bay watch --json` that has printed its first line.
 struct Watcher {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -53,11 +53,11 @@ impl Watcher {
 }
 
 #[test]
-fn every_kind_of_change_is_told_with_its_path() {
+fn every_kind_of_change_is_reported_with_its_path() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let mut watcher = Watcher::start(&daemon, &["b"]);
-    // What comes and goes in a directory before the kernel is asked to watch it, nobody can tell.
+    // Changes in a directory before the kernel watches it cannot be reported.
     let _made = daemon.sh("b", "mkdir -p d/e").ok();
     watcher.up_to(WatchKind::Create, "d/e");
     let script = "echo x > d/e/f; mv d/e/f d/g; chmod 600 d/g; echo new > .g.tmp; mv .g.tmp d/g; rm -r d";
@@ -79,7 +79,7 @@ fn every_kind_of_change_is_told_with_its_path() {
 }
 
 #[test]
-fn ten_thousand_changes_in_five_thousand_directories_are_told_or_said_to_be_dropped() {
+fn ten_thousand_changes_in_five_thousand_directories_are_reported_or_counted_as_dropped() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let make =
@@ -91,7 +91,7 @@ fn ten_thousand_changes_in_five_thousand_directories_are_told_or_said_to_be_drop
     let _changed = daemon.sh("b", change).ok();
     let told = watcher.up_to(WatchKind::Create, "last");
     let dropped = told.iter().any(|line| matches!(line, WatchLine::Dropped { .. }));
-    // Each file: create, rename, create, remove.
+    // For each file: create, rename, create, remove.
     let count = told.iter().filter(|line| matches!(line, WatchLine::Change { .. })).count();
     assert!(dropped || count == 10_000, "{count} changes were told and nothing said to be dropped");
     watcher.child.kill().unwrap();
@@ -99,7 +99,7 @@ fn ten_thousand_changes_in_five_thousand_directories_are_told_or_said_to_be_drop
 }
 
 #[test]
-fn the_end_of_the_directory_and_of_the_bay_are_said() {
+fn the_end_of_the_directory_and_of_the_bay_are_reported() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _made = daemon.sh("b", "mkdir gone").ok();
@@ -116,7 +116,7 @@ fn the_end_of_the_directory_and_of_the_bay_are_said() {
 }
 
 #[test]
-fn names_cannot_move_the_cursor_of_whoever_watches() {
+fn names_in_a_watch_cannot_move_the_cursor() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let mut command = daemon.command(&["watch", "b"]);
@@ -137,9 +137,9 @@ fn names_cannot_move_the_cursor_of_whoever_watches() {
     assert!(!all.contains('\u{1b}'), "{all}");
 }
 
-/// A watch whose reader stands still costs neither the bay nor the daemon, nor anybody else who watches.
+/// A watch whose reader has stopped reading affects neither the bay nor the daemon nor other watches.
 #[test]
-fn a_reader_that_stands_still_hurts_nobody() {
+fn a_reader_that_stops_reading_affects_nobody() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let still = Watcher::start(&daemon, &["b"]);
@@ -165,7 +165,7 @@ fn a_daemon_that_dies_ends_the_watch_and_not_the_bay() {
     assert_ne!(watcher.end().code, 0);
     daemon.launch();
     daemon.until_state("b", State::Running);
-    // The guest lets the watch of the dead daemon go.
+    // The guest closes the watch of the dead daemon.
     until("a new watch", || {
         let mut watcher = Watcher::start(&daemon, &["b"]);
         let _made = daemon.sh("b", ": > file; rm file").ok();
