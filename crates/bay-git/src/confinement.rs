@@ -1,10 +1,10 @@
-//! Running a program of the host on data that may be hostile, with as little of the host in reach as possible.
+//! Runs a program of the host on data that may be hostile, with as little of the host in reach as possible.
 //!
-//! A thread of its own gives up what the program shall not have and then starts it: a Landlock domain, the missing
-//! privileges and the empty capability bounding set are the thread's alone and pass on to its children. The thread
-//! stays until the work is done, because the child is told to die with it, and the child is the first process of a PID
-//! namespace, so that everything it started dies with it in turn: a killed daemon leaves no program behind.
-//! On a kernel without Landlock the rest still holds; a warning says so once.
+//! A separate thread drops the rights that the program must not have, and then starts it. The Landlock domain, the
+//! dropped privileges and the empty capability bounding set apply to the thread only, and its children inherit them.
+//! The thread lives until the work is done, because the child dies with its parent thread. The child is the first
+//! process of a PID namespace, so everything that it started dies with it: a killed daemon leaves no program behind. On
+//! a kernel without Landlock the rest still applies; a warning reports that once.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ use landlock::{
 use rustix::process::{Pid, Resource, Rlimit};
 use rustix::thread::CapabilitySet;
 
-/// Where programs of the host are looked for, whatever the caller's environment says.
+/// The search path for programs of the host, independent of the caller's environment.
 pub const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What programs need to start and to find their libraries, certificates and name servers.
+/// Paths that programs need to start and to find their libraries, certificates and name servers.
 const SYSTEM: &[&str] = &[
     "/usr",
     "/bin",
@@ -42,26 +42,26 @@ const SYSTEM: &[&str] = &[
     "/dev/random",
     "/dev/zero",
 ];
-/// Harmless to write to.
+/// Devices that may be written to.
 const SINKS: &[&str] = &["/dev/null"];
 
-/// Memory of its own that a program may have: a hostile repository can describe trees without end in a few bytes.
+/// Memory limit of a program: a hostile repository can describe endless trees in a few bytes.
 const MAX_MEMORY: u64 = 4 * 1024 * 1024 * 1024;
 
-/// The newest Landlock whose rights are asked for; an older kernel gives what it has.
+/// The newest Landlock version that is requested. An older kernel enforces what it supports.
 const LANDLOCK: ABI = ABI::V6;
 
-/// What a program may reach.
+/// What a program may access.
 #[derive(Debug, Default)]
 pub struct Confinement {
-    /// Paths it may read besides the system's.
+    /// Paths that it may read besides the system's.
     pub read: Vec<PathBuf>,
-    /// Directories it may change.
+    /// Directories that it may change.
     pub write: Vec<PathBuf>,
 }
 
 impl Confinement {
-    /// Starts the program and lets `drive` see it through. The program does not outlive the call.
+    /// Starts the program and runs `drive` with it. The program does not outlive the call.
     pub fn run<T>(&self, command: &mut Command, drive: impl FnOnce(&mut Child) -> T) -> io::Result<T> {
         bay_sys::identity::die_with_parent(command);
         std::thread::scope(|scope| {
@@ -86,14 +86,14 @@ impl Confinement {
     }
 
     fn give_up(&self) -> io::Result<()> {
-        // Without it (a host that forbids namespaces) a helper of the program may outlive it by a moment.
+        // Without it (on a host that forbids namespaces) a child of the program may outlive it by a moment.
         if let Err(error) = bay_sys::identity::next_child_starts_pid_namespace() {
             tracing::debug!(%error, "no PID namespace for a confined program");
         }
         for capability in CapabilitySet::all().iter() {
             match rustix::thread::remove_capability_from_bounding_set(capability) {
-                // One that this kernel does not know, or a process that may not: the program then has no more than
-                // the process has.
+                // The kernel does not know this capability, or the process lacks it. Then the program cannot have it
+                // either.
                 Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::PERM) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -125,7 +125,7 @@ impl Confinement {
     }
 }
 
-/// What the program starts later inherits the bound.
+/// Processes that the program starts later inherit the limit.
 fn bound_memory(child: &Child) {
     let bound = Rlimit { current: Some(MAX_MEMORY), maximum: Some(MAX_MEMORY) };
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);

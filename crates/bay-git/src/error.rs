@@ -1,4 +1,4 @@
-//! What can go wrong when git runs.
+//! Errors of git runs.
 
 use std::io;
 
@@ -7,12 +7,12 @@ use bay_types::{Action, CoreError, ErrorCode, Hint, HintBay};
 
 pub(crate) type Result<T> = std::result::Result<T, GitError>;
 
-/// A failure of git, or of the system below it.
+/// An error of git, or of the system below it.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
     #[error("git is needed to work with repositories, and this host does not have it")]
     Missing,
-    /// The system refused. A full disk is among these, whether git or we met it.
+    /// A system call failed. That includes a full disk, whether git or this program met it.
     #[error("could not {doing}")]
     System {
         doing: String,
@@ -21,7 +21,7 @@ pub enum GitError {
     },
     #[error("git failed on the repository {location}: {why}")]
     Failed { location: String, why: String },
-    /// What an agent wrote does not hold what it should, or holds what it must not.
+    /// The agent's work lacks something that it must contain, or contains something that it must not.
     #[error("what came out of the bay was refused: {why}")]
     Refused { why: String },
 }
@@ -31,14 +31,14 @@ impl GitError {
         Self::System { doing: doing.into(), source: error.into() }
     }
 
-    /// Whether there is no room on the disk.
+    /// Whether the disk is full.
     #[must_use]
     pub fn is_full_disk(&self) -> bool {
         matches!(self, Self::System { source, .. }
             if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 
-    /// The error as a caller of the API sees it.
+    /// The error as the API returns it.
     #[must_use]
     pub fn to_api(&self) -> CoreError {
         let (code, hint) = match self {

@@ -1,12 +1,13 @@
-//! git, confined, on what an agent or a server wrote.
+//! Git, confined, on data that an agent or a server wrote.
 //!
 //! ```text
 //!  bay-pool: the cache of repositories ──► Git ──┐
 //!  bay: the work that leaves a bay ──► CleanRepo ┴──► Confinement ──► git, a child that dies with its caller
 //! ```
 //!
-//! Git never runs here with an environment, settings, hooks or a network that a repository or a caller chose, and the process
-//! can change only the directories named for its task. What it says is hostile too: it is bounded and kept on one line.
+//! Git never runs here with an environment, settings, hooks or a network that a repository or a caller chose. The
+//! process can change only the directories that its task names. Its output is hostile too: it is bounded and kept on
+//! one line.
 //!
 //! | module        | what it is for                                                            |
 //! |---------------|---------------------------------------------------------------------------|

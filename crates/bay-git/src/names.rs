@@ -1,4 +1,4 @@
-//! Ids of objects and names of refs, checked before they come near a command line or a path.
+//! Object ids and ref names, validated before they become part of a command line or a path.
 
 /// Longest name of a ref.
 const MAX_NAME: usize = 1024;

@@ -1,9 +1,9 @@
-//! git, run so that neither a repository nor a caller decides what it does.
+//! Runs git so that neither a repository nor a caller decides what it does.
 //!
-//! No environment, no system, user or repository configuration that could name a program, no prompts, no hooks, no
-//! transport but the one wanted; and around it the confinement of [`Confinement`]: it can change only the
-//! directories named for the task and read only the system's programs beside them. Its messages may come from a
-//! hostile server: they are used to sort failures and are shown on one line, without control characters.
+//! There is no inherited environment, no configuration of the system, user or repository that could name a program, no
+//! prompts, no hooks, and no transport but the wanted one. [`Confinement`] surrounds it: it can change only the
+//! directories that the task names, and can read only those and the system's programs. Its messages may come from a
+//! hostile server. They are used to classify failures, and are shown on one line without control characters.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -20,20 +20,20 @@ use rustix::io::Errno;
 use crate::confinement::{Confinement, SYSTEM_PATH};
 use crate::error::{GitError, Result};
 
-/// Called with progress during long work; may be called often, so it must be cheap.
+/// Called with progress during long operations. It may be called often, so it must be cheap.
 pub type Report<'a> = &'a mut dyn FnMut(Progress);
 
-/// A git that says nothing for this long is taken for stuck, and ended.
+/// If git prints nothing for this long, it counts as stuck and is ended.
 const SILENCE: Duration = Duration::from_secs(300);
-/// How long a git may be silent whose work has nothing to say until it is done.
+/// How long git may be silent if the operation prints nothing until it is done.
 pub const LONG_SILENCE: Duration = Duration::from_secs(4 * 3600);
-/// How often it is asked whether the work may go on.
+/// Interval between the checks whether the operation may continue.
 const TICK: Duration = Duration::from_millis(500);
-/// What is kept of its output and of its messages.
+/// Most bytes that are kept of its output and of its messages.
 const MAX_OUTPUT: u64 = 64 * 1024 * 1024;
 const MAX_MESSAGES: usize = 16 * 1024;
 
-/// Settings that hold for every run; the command line has the last word over any file.
+/// Settings of every run. The command line has precedence over any file.
 const SETTINGS: &[&str] = &[
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -45,7 +45,7 @@ const SETTINGS: &[&str] = &[
     "protocol.ext.allow=never",
     "transfer.fsckObjects=true",
     "fetch.fsckObjects=true",
-    // Old but harmless defects that well-known repositories have in their history.
+    // Old and harmless defects in the history of well-known repositories.
     "fetch.fsck.zeroPaddedFilemode=ignore",
     "fetch.fsck.missingSpaceBeforeDate=ignore",
     "fetch.fsck.badTimezone=ignore",
@@ -65,7 +65,7 @@ const SETTINGS: &[&str] = &[
     "index.threads=true",
 ];
 
-/// How `index-pack` checks the objects of a pack: strictly, but for the harmless defects above.
+/// How `index-pack` checks the objects of a pack: strictly, except for the harmless defects above.
 pub const STRICT: &str = "--strict=zeroPaddedFilemode=ignore,missingSpaceBeforeDate=ignore,badTimezone=ignore,missingSpaceBeforeEmail=ignore";
 
 /// One run of git.
@@ -75,9 +75,9 @@ pub struct Git<'a> {
     pub repository: Option<PathBuf>,
     pub work_tree: Option<PathBuf>,
     pub arguments: Vec<&'a OsStr>,
-    /// The only transport that is allowed, as the settings `protocol.*.allow` name it.
+    /// The only permitted transport, by its name in the settings `protocol.*.allow`.
     pub transport: Option<&'static str>,
-    /// Besides what every run gets.
+    /// Variables in addition to those of every run.
     pub variables: &'a [(String, String)],
     /// Copied to its standard input.
     pub input: Option<Box<dyn Read + Send>>,
@@ -85,24 +85,24 @@ pub struct Git<'a> {
     pub write: Vec<PathBuf>,
     /// Objects of another repository that count as this one's.
     pub lent: Option<PathBuf>,
-    /// Holds no settings.
+    /// A directory without settings.
     pub home: PathBuf,
     pub sha256: bool,
     /// How long it may be silent.
     pub patience: Option<Duration>,
-    /// Asked again and again during the run: `false` ends it.
+    /// Called repeatedly during the run; `false` ends it.
     pub may_go_on: Option<&'a dyn Fn() -> bool>,
 }
 
-/// What it said.
+/// The output of a run.
 #[derive(Debug)]
 pub struct Said {
     pub status: ExitStatus,
     pub output: Vec<u8>,
-    /// The end of its messages, progress left out.
+    /// The end of its messages, without progress.
     pub messages: String,
     pub stuck: bool,
-    /// It was ended because `may_go_on` said so.
+    /// It was ended because `may_go_on` returned false.
     pub cut_off: bool,
 }
 
@@ -113,17 +113,17 @@ fn shown(message: &str) -> String {
     foreign::one_line(message, MAX_REASON)
 }
 
-/// What git says whatever the reason was.
+/// Lines that git prints for any failure.
 const UNTOLD: &str = "Could not read from remote repository";
 
 impl Said {
-    /// The line that tells best why it failed.
+    /// The line that best explains the failure.
     #[must_use]
     pub fn why(&self) -> String {
         if self.stuck {
             return "git made no progress for too long".to_owned();
         }
-        // The first complaint is the cause, the next what came of it.
+        // The first message is the cause; later ones are consequences.
         let complaints: Vec<&str> = self
             .messages
             .lines()
@@ -131,7 +131,7 @@ impl Said {
             .take(2)
             .collect();
         if complaints.first().is_some_and(|first| first.starts_with(UNTOLD)) {
-            // ssh and the far end have said it themselves, right before.
+            // ssh and the server have already printed the reason, in the lines before.
             let before = self.messages.lines().take_while(|line| !line.contains(UNTOLD));
             if let Some(cause) = before.filter(|line| !line.trim().is_empty()).last() {
                 return shown(cause);
@@ -206,7 +206,7 @@ impl<'a> Git<'a> {
         command
     }
 
-    /// Runs to the end, whatever that is; progress goes to `news`.
+    /// Runs to the end, successful or not, and reports progress to `news`.
     pub fn run(&mut self, news: Report<'_>) -> Result<Said> {
         let confinement = Confinement {
             read: self.read.iter().chain([&self.home]).cloned().collect(),
@@ -222,7 +222,7 @@ impl<'a> Git<'a> {
         }
     }
 
-    /// Runs and returns the output, or fails with what git said.
+    /// Runs git and returns the output, or an error with git's messages.
     pub fn output(&mut self, location: &str) -> Result<Vec<u8>> {
         let said = self.run(&mut |_| {})?;
         if said.status.success() {
@@ -232,7 +232,7 @@ impl<'a> Git<'a> {
     }
 }
 
-/// The failure of a run, with the system's own refusals told apart.
+/// The error of a run. Errors of the system have their own variant.
 #[must_use]
 pub fn failed(location: &str, said: &Said) -> GitError {
     let refused = |errno: Errno| GitError::system(format!("work on the repository {location}"), errno);
@@ -267,7 +267,7 @@ fn converse(
     std::thread::scope(|scope| {
         scope.spawn(move || {
             if let Some(mut input) = input {
-                // A git that does not want its input says why elsewhere.
+                // If git stops reading its input, its messages say why.
                 let _ = io::copy(&mut input, &mut stdin);
             }
         });
@@ -308,7 +308,7 @@ fn converse(
                 cut_off = cut_off || limits.may_go_on.is_some_and(|may| !may());
             }
             if stuck || cut_off {
-                // It and what it started are a process group of their own.
+                // Git and its children are a process group.
                 if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
                     let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
                 }
@@ -319,7 +319,7 @@ fn converse(
     })
 }
 
-/// Messages as they come in: progress is passed on, the rest kept, as much as is sensible.
+/// Messages as they arrive: progress is reported, and a bounded part of the rest is kept.
 #[derive(Default)]
 struct Messages {
     line: Vec<u8>,
@@ -361,7 +361,7 @@ impl Messages {
     }
 }
 
-/// `Receiving objects:  45% (123/273), 1.20 MiB | 2.00 MiB/s` and its like.
+/// Parses `Receiving objects:  45% (123/273), 1.20 MiB | 2.00 MiB/s` and similar lines.
 fn progress(line: &str) -> Option<Progress> {
     const STAGES: &[(&str, &str, &str)] = &[
         ("Receiving objects", "fetching the repository", "objects"),
@@ -387,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_lines_are_understood_and_others_kept() {
+    fn progress_lines_are_parsed_and_others_kept() {
         let mut seen = Vec::new();
         let mut messages = Messages::default();
         messages.take(
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_in_the_words_of_whoever_knew_it() {
+    fn the_reason_is_the_most_specific_message() {
         use std::os::unix::process::ExitStatusExt;
         let why = |messages: &str| {
             let status = ExitStatus::from_raw(128 << 8);

@@ -1,4 +1,4 @@
-//! Text that is too long for its place.
+//! Shortens texts that are too long.
 
 /// Returns at most `limit` characters of `text`. If something was cut, the last of them is an ellipsis.
 #[must_use]

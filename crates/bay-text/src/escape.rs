@@ -1,23 +1,23 @@
 //! Text from a bay or a repository, made harmless before a person's terminal displays it.
 //!
-//! Escape sequences in a name, a path or a message could set the clipboard, the title, or overwrite what was printed
-//! before. What commands wrote is a stream of bytes and goes through [`crate::terminal`].
+//! Escape sequences in a name, a path or a message could set the clipboard or the title, or overwrite earlier output.
+//! The output of commands is a stream of bytes, which [`crate::terminal`] filters.
 
 use std::fmt::Write as _;
 
 use crate::clip;
 use crate::invisible::misleads;
 
-/// Longest run of blanks that is shown as it is. A longer one would push what follows to a line of its own on a terminal, where
-/// it could pass for a line of this program's.
+/// Longest run of blanks that is shown unchanged. A longer one would push the following text to a new line of the
+/// terminal, where it could be mistaken for a line of this program.
 const MAX_BLANKS: usize = 8;
 
 fn is_blank(c: char) -> bool {
     c == ' ' || c == '\u{2800}' || (c.is_whitespace() && !c.is_control())
 }
 
-/// Control characters and those that reorder or hide text are shown as escapes, long runs of blanks as their number;
-/// everything else as it is.
+/// Shows control characters, and characters that reorder or hide text, as escapes. Shows long runs of blanks as their
+/// number.
 #[must_use]
 pub fn visible(text: &str) -> String {
     let text = escaped(text);
@@ -40,7 +40,7 @@ pub fn visible(text: &str) -> String {
     out + rest
 }
 
-/// Control characters and those that reorder or hide text are shown as escapes; everything else as it is.
+/// Shows control characters, and characters that reorder or hide text, as escapes.
 fn escaped(text: &str) -> String {
     if !text.chars().any(misleads) {
         return text.to_owned();
@@ -63,7 +63,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// A line of a file: escapes only, since tabs and blanks are its indentation.
+/// Escapes a line of a file. Tabs and blanks stay, because they are its indentation.
 #[must_use]
 pub fn file_line(text: &str) -> String {
     if !text.contains('\t') {
@@ -72,16 +72,16 @@ pub fn file_line(text: &str) -> String {
     text.split('\t').map(escaped).collect::<Vec<_>>().join("\t")
 }
 
-/// As [`visible`], with line breaks turned into spaces: for messages that must stay on one line and readable.
+/// As [`visible`], with line breaks replaced by spaces, for messages that must stay on one line.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let joined = text.split(['\n', '\r']).map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>();
     visible(&joined.join(" "))
 }
 
-/// The longest word of a message that is shown whole: a longer one is a path nobody reads to its end.
+/// Longest word of a message that is shown whole. A longer one is a path that nobody reads to its end.
 const LONGEST_WORD: usize = 200;
-/// How much of a longer one is shown at each end.
+/// Characters that are shown of each end of a longer word.
 const WORD_END: usize = 80;
 
 /// As [`one_line`], with the middle of overlong words left out.
@@ -95,11 +95,11 @@ pub fn message(text: &str) -> String {
     shortened.collect::<Vec<_>>().join(" ")
 }
 
-/// JSON in which control and invisible characters are escapes: it means the same, and a terminal obeys none of it. The library
-/// escapes only the first 32 control characters, and terminals know more of them.
+/// JSON with control and invisible characters as escapes. Its meaning is the same, and a terminal obeys none of it. The
+/// library escapes only the first 32 control characters.
 #[must_use]
 pub fn json(text: String) -> String {
-    // Beyond ASCII a character of JSON can only be part of a string; line breaks between values stay.
+    // In JSON, a character beyond ASCII can only be part of a string. Line breaks between values stay.
     let obeyed = |c: char| c >= '\u{7f}' && misleads(c);
     if !text.chars().any(obeyed) {
         return text;
@@ -107,7 +107,7 @@ pub fn json(text: String) -> String {
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {
         if obeyed(c) {
-            // Beyond four digits JSON knows only pairs of surrogates.
+            // Beyond four digits, JSON has only pairs of surrogates.
             for unit in c.encode_utf16(&mut [0; 2]) {
                 let _ = write!(out, "\\u{unit:04x}");
             }
@@ -118,8 +118,8 @@ pub fn json(text: String) -> String {
     out
 }
 
-/// Bytes as text that can be read back exactly: backslashes are doubled, and what is no text or not seen is an escape. For an
-/// approval card, where two different bodies must never look alike.
+/// Bytes as text from which the exact bytes can be recovered: backslashes are doubled; invalid and invisible characters
+/// are escapes. For an approval card, where two different bodies must never look alike.
 #[must_use]
 pub fn bytes(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blanks_push_nothing_to_a_line_of_its_own() {
+    fn blanks_push_nothing_to_a_new_line() {
         assert_eq!(visible(&format!("a{}b  c", " ".repeat(87))), "a␣×87b  c");
         assert_eq!(visible(&format!("a{}b", "\u{3000}\u{a0} ".repeat(4))), "a␣×12b");
         assert_eq!(visible("a        b"), "a        b");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_kilobytes_does_not_bury_the_message() {
+    fn a_path_of_kilobytes_does_not_hide_the_message() {
         let text = message(&format!("could not open {}: no such file", "d/".repeat(2000)));
         assert!(
             text.len() < 250 && text.starts_with("could not open d/") && text.ends_with(": no such file"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn terminal_sequences_lose_their_power() {
+    fn terminal_sequences_are_escaped() {
         assert_eq!(visible("a\u{1b}]52;c;aGk=\u{7}b"), "a\\x1b]52;c;aGk=\\x07b");
         assert_eq!(visible("x\rrm -rf\n"), "x\\rrm -rf\\n");
         assert_eq!(visible("\u{9b}31m"), "\\x9b31m");
@@ -174,13 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn characters_that_nobody_sees_are_written_out() {
+    fn invisible_characters_are_escaped() {
         assert_eq!(visible("a\u{2060}b\u{ad}c\u{e0041}\u{fe0f}"), "a\\u{2060}b\\xadc\\u{e0041}\\u{fe0f}");
         assert_eq!(file_line("\tx\u{e0041}"), "\tx\\u{e0041}");
     }
 
     #[test]
-    fn json_means_the_same_and_commands_no_terminal() {
+    fn escaped_json_has_the_same_meaning_and_controls_no_terminal() {
         let said = "a\u{1b}]0;t\u{7}\u{7f}\u{9b}2J\u{202e}\u{feff}\u{ad}\u{2060}\u{e0041} größe 日本 🦀";
         let text = json(serde_json::to_string_pretty(&[said]).unwrap());
         assert!(!text.chars().any(|c| misleads(c) && c != '\n'), "{text:?}");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_text_of_any_language_stays() {
+    fn ordinary_text_of_any_language_is_unchanged() {
         assert_eq!(visible("größe 日本 ok"), "größe 日本 ok");
     }
 

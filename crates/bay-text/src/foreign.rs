@@ -47,7 +47,7 @@ mod tests {
     const HOSTILE: &str = "\x1b]52;c;x\x07\rb\u{2060}\u{e0041}\u{202e}c\u{9b}2J\n\td";
 
     #[test]
-    fn a_servers_words_cannot_move_the_cursor_or_fill_the_screen() {
+    fn a_servers_message_cannot_move_the_cursor_or_fill_the_screen() {
         for text in [marked(HOSTILE, 100), one_line(HOSTILE, 100)] {
             assert!(!text.chars().any(misleads), "{text:?}");
         }
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_is_marked_or_read_as_a_space() {
+    fn control_characters_are_marked_or_become_spaces() {
         assert_eq!(marked("a\u{2060}\u{e0041}\u{202e}b\n", 10), "a\\u{2060}\\u{e0041}\\u{202e}b\u{fffd}");
         assert_eq!(one_line("a\x1b[31m\r\nb\tc\u{202e}", 20), "a [31m b c\\u{202e}");
     }

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_reader_does_not_see_is_listed_and_letters_are_not() {
+    fn invisible_characters_are_listed_and_letters_are_not() {
         for c in [
             '\u{1b}',
             '\u{7f}',

@@ -2,13 +2,13 @@
 
 use bytes::BytesMut;
 
-/// Lines of a stream that comes in pieces of any size.
+/// The lines of a stream that arrives in pieces of any size.
 ///
-/// Each byte is searched once, however small the pieces are: a sender of single bytes costs no more than another.
+/// Each byte is searched once, however small the pieces are, so a sender of single bytes costs no more than any other.
 #[derive(Debug, Default)]
 pub struct LineBuffer {
     buffer: BytesMut,
-    /// So many bytes at the beginning of the buffer are known to hold no end of line.
+    /// The number of bytes at the beginning of the buffer that are known to contain no line break.
     searched: usize,
 }
 
@@ -18,7 +18,7 @@ impl LineBuffer {
         self.buffer.extend_from_slice(piece);
     }
 
-    /// The next whole line, with its line feed; `None` until more of the stream has come.
+    /// The next complete line with its line feed, or `None` until more of the stream arrives.
     pub fn next_line(&mut self) -> Option<BytesMut> {
         match memchr::memchr(b'\n', &self.buffer[self.searched..]) {
             Some(end) => {
@@ -33,7 +33,7 @@ impl LineBuffer {
         }
     }
 
-    /// How long the line is that has not ended yet. The reader sets the limit: a sender of endless lines must not fill the
+    /// The length of the incomplete last line. The reader limits it: a sender of an endless line must not fill the
     /// reader's memory.
     #[must_use]
     pub fn unfinished(&self) -> usize {
@@ -60,14 +60,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_whole_when_its_end_has_come() {
+    fn a_line_is_complete_when_its_end_has_arrived() {
         let pieces = [b"a".to_vec(), b"b\n\nc".to_vec()];
         assert_eq!(lines(&pieces), (vec![b"ab\n".to_vec(), b"\n".to_vec()], 1));
     }
 
     proptest! {
         #[test]
-        fn where_the_stream_was_divided_makes_no_difference(
+        fn lines_do_not_depend_on_where_the_stream_was_divided(
             pieces in prop::collection::vec(prop::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..8), 0..12)
         ) {
             let whole = pieces.concat();

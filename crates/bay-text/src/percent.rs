@@ -1,8 +1,8 @@
 //! Percent-encoding of URLs (RFC 3986).
 //!
-//! Everything but unreserved characters is encoded, in capitals: what a server would take for a delimiter never comes from a
-//! value. Decoding exists twice, because its callers differ in what they do with text that is not percent-encoded:
-//! [`decode`] refuses it, [`decode_forgiving`] reads it as a server that forgives would.
+//! Everything but unreserved characters is encoded, with capitals, so that a value never contains a delimiter. There
+//! are two decoders, for different treatment of text that is not valid percent-encoding: [`decode`] refuses it, and
+//! [`decode_forgiving`] reads it as a forgiving server would.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode, percent_encode};
 
@@ -11,25 +11,26 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b
 /// [`RESERVED`] without the slash.
 const RESERVED_IN_PATH: &AsciiSet = &RESERVED.remove(b'/');
 
-/// One value of a query.
+/// Encodes one value of a query.
 #[must_use]
 pub fn value(text: &str) -> String {
     percent_encode(text.as_bytes(), RESERVED).to_string()
 }
 
-/// One value of a query, in pieces that allocate nothing: for secrets, of which no copy may be left behind.
+/// Encodes one value of a query in pieces without allocation, for secrets, of which no copy may remain in memory.
 #[must_use]
 pub fn value_pieces(text: &str) -> PercentEncode<'_> {
     percent_encode(text.as_bytes(), RESERVED)
 }
 
-/// A path as one value of a query. Slashes stay, so that logs can be read.
+/// Encodes a path as one value of a query. Slashes stay, so that logs are readable.
 #[must_use]
 pub fn path_value(path: &[u8]) -> String {
     percent_encode(path, RESERVED_IN_PATH).to_string()
 }
 
-/// One segment of a path, or one value of a query. A segment of dots alone is encoded too: servers read it as a way up.
+/// Encodes one segment of a path, or one value of a query. A segment of only dots is encoded too, because servers read
+/// it as the parent directory.
 #[must_use]
 pub fn segment(text: &str) -> String {
     if !text.is_empty() && text.bytes().all(|byte| byte == b'.') {
@@ -38,7 +39,7 @@ pub fn segment(text: &str) -> String {
     value(text)
 }
 
-/// Decodes text in which a `%` must be followed by two hexadecimal digits; `None` if one is not.
+/// Decodes text in which two hexadecimal digits must follow each `%`. `None` if they do not.
 #[must_use]
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let mut rest = text.as_bytes();
@@ -52,7 +53,7 @@ pub fn decode(text: &str) -> Option<Vec<u8>> {
     Some(decode_forgiving(text.as_bytes()))
 }
 
-/// Decodes what is percent-encoded. A `%` without two hexadecimal digits stays as it is.
+/// Decodes valid percent-encoding. A `%` without two hexadecimal digits stays.
 #[must_use]
 pub fn decode_forgiving(text: &[u8]) -> Vec<u8> {
     percent_decode(text).collect()
@@ -90,12 +91,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_encoded_is_decoded_to_the_same(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn encoded_bytes_decode_to_the_same_bytes(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             prop_assert_eq!(decode(&path_value(&bytes)), Some(bytes));
         }
 
         #[test]
-        fn both_decoders_agree_where_the_strict_one_takes_the_text(text in "[%0-9a-f ü]{0,40}") {
+        fn both_decoders_agree_on_valid_text(text in "[%0-9a-f ü]{0,40}") {
             if let Some(bytes) = decode(&text) {
                 prop_assert_eq!(bytes, decode_forgiving(text.as_bytes()));
             }

@@ -1,7 +1,8 @@
-//! What a command wrote, on its way to a person's terminal: colours pass, everything else that a terminal would obey is shown.
+//! Filters a command's output for a person's terminal: colours pass, and every other terminal sequence is shown as
+//! text.
 //!
-//! Output of a bay is hostile: it can hold sequences that set the clipboard (OSC 52) or the title, clear the screen, move
-//! the cursor over what was printed before, or make the terminal answer as if somebody typed. The filter passes:
+//! Output of a bay is hostile. It can contain sequences that set the clipboard (OSC 52) or the title, clear the screen,
+//! move the cursor over earlier output, or make the terminal send input. The filter passes:
 //!
 //! - printable text in valid UTF-8, tabs and line breaks;
 //! - carriage returns directly before a line break. Any other carriage return would let a line overwrite itself: it is shown
@@ -21,47 +22,47 @@ use crate::invisible::misleads;
 
 /// The most digits and separators of a colour; a true colour for text, background and underline takes 50.
 const MAX_COLOUR: usize = 64;
-/// Ends all colours.
+/// Resets all colours.
 const RESET: &[u8] = b"\x1b[0m";
 const ESCAPE: u8 = 0x1b;
 /// The rendition that makes text invisible.
 const CONCEAL: u32 = 8;
 
-/// The state of one stream.
+/// The filter state of one stream.
 #[derive(Debug, Default)]
 pub struct Filter {
     /// The incomplete end of the last piece.
     held: Vec<u8>,
-    /// A colour was set and not ended.
+    /// Whether a colour was set and not reset.
     coloured: bool,
-    /// The last line has no end yet.
+    /// Whether the last line is incomplete.
     mid_line: bool,
 }
 
-/// What begins at a byte of the stream.
+/// The unit that begins at a byte of the stream.
 enum Unit {
-    /// So many bytes pass as they are.
+    /// This many bytes pass unchanged.
     Pass(usize),
-    /// A colour of so many bytes; whether it ends all colours.
+    /// A colour of this many bytes, and whether it resets all colours.
     Colour(usize, bool),
-    /// So many bytes: a run of carriage returns, and a line break after it or not.
+    /// A run of this many carriage returns, and whether a line break follows it.
     Return { length: usize, breaks: bool },
-    /// A character of so many bytes that is written out.
+    /// A character of this many bytes that is escaped.
     Hidden(char, usize),
-    /// A byte that is written out.
+    /// A byte that is escaped.
     Byte(u8),
-    /// More has to come before it is known.
+    /// More bytes are needed to decide.
     Incomplete,
 }
 
 impl Filter {
-    /// What to write for the next piece of the stream.
+    /// The output for the next piece of the stream.
     #[must_use]
     pub fn push(&mut self, piece: &[u8]) -> Vec<u8> {
         self.run(piece, false)
     }
 
-    /// What to write at the end of the stream: what was held back, and the end of its colours.
+    /// The output at the end of the stream: the buffered bytes, and a reset of its colours.
     #[must_use]
     pub fn finish(&mut self) -> Vec<u8> {
         let mut out = self.run(&[], true);
@@ -71,8 +72,8 @@ impl Filter {
         out
     }
 
-    /// What to write before a message of this program among the output: the end of colours and of the line. Otherwise a bay could
-    /// hide the message, or have it continue a line of its own.
+    /// The output before a message of this program: a reset of colours and the end of the line. Otherwise a bay could
+    /// hide the message, or make it part of its own line.
     #[must_use]
     pub fn interrupt(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -118,7 +119,7 @@ impl Filter {
                     1
                 }
                 Unit::Incomplete => {
-                    // Of a run of carriage returns one says as much as all.
+                    // One carriage return stands for the whole run.
                     self.held = if rest[0] == b'\r' { vec![b'\r'] } else { rest.to_vec() };
                     break;
                 }
@@ -132,7 +133,7 @@ impl Filter {
     }
 }
 
-/// What is at the beginning of `bytes`, which are not empty. With `last`, nothing comes after them.
+/// The unit at the beginning of `bytes`, which are not empty. With `last`, no bytes follow them.
 fn unit(bytes: &[u8], last: bool) -> Unit {
     let plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t' | b'\n');
     let run = bytes.iter().take_while(|byte| plain(byte)).count();
@@ -169,10 +170,10 @@ fn colour(bytes: &[u8], last: bool) -> Unit {
     }
 }
 
-/// Whether a colour's parameters end all colours; `None` if a terminal may conceal text for them.
+/// Whether a colour's parameters reset all colours. `None` if a terminal may conceal text for them.
 ///
-/// Only 38 and 48 are taken to introduce a colour whose numbers mean nothing by themselves: every terminal knows those. One that
-/// does not know 58 (the underline's colour) would read its numbers one by one.
+/// Only 38 and 48 count as the beginning of a colour whose numbers have no meaning by themselves, because every
+/// terminal knows them. A terminal that does not know 58 (the underline's colour) would read its numbers one by one.
 fn rendition(parameters: &[u8]) -> Option<bool> {
     let number = |digits: &[u8]| {
         digits.iter().fold(0_u32, |n, d| n.saturating_mul(10).saturating_add(u32::from(d - b'0')))
@@ -204,12 +205,12 @@ fn rendition(parameters: &[u8]) -> Option<bool> {
 }
 
 fn character(bytes: &[u8], first: u8, last: bool) -> Unit {
-    /// The longest character in UTF-8.
+    /// Longest UTF-8 encoding of a character.
     const LONGEST: usize = 4;
     let begin = &bytes[..bytes.len().min(LONGEST)];
     let chunk = match begin.utf8_chunks().next() {
         Some(chunk) if !chunk.valid().is_empty() => chunk.valid(),
-        // It could become a character with what comes next.
+        // It could become a character with the next bytes.
         _ if !last && std::str::from_utf8(begin).is_err_and(|error| error.error_len().is_none()) => {
             return Unit::Incomplete;
         }

@@ -18,7 +18,7 @@ fn in_pieces(pieces: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// Reads what was written as a terminal would, and tells the first thing in it that the terminal would obey or not show.
+/// Parses text as a terminal would, and returns the first part that the terminal would obey or not show.
 fn obeyed(written: &[u8]) -> Option<String> {
     let Ok(text) = std::str::from_utf8(written) else { return Some("not UTF-8".to_owned()) };
     let mut rest = text;
@@ -42,7 +42,7 @@ fn obeyed(written: &[u8]) -> Option<String> {
 }
 
 #[test]
-fn sequences_that_command_a_terminal_are_written_out() {
+fn terminal_sequences_are_shown_as_text() {
     assert_eq!(shown("a\x1b]52;c;aGk=\x07b"), "a\\x1b]52;c;aGk=\\x07b");
     assert_eq!(shown("\x1b[2J\x1b[H\x1bc\x1bP$q\x1b\\"), "\\x1b[2J\\x1b[H\\x1bc\\x1bP$q\\x1b\\");
     assert_eq!(shown("secret\x08\x08\x7f\x00"), "secret\\x08\\x08\\x7f\\x00");
@@ -55,7 +55,7 @@ fn sequences_that_command_a_terminal_are_written_out() {
 }
 
 #[test]
-fn colours_pass_and_are_ended_with_the_stream() {
+fn colours_pass_and_are_reset_at_the_end_of_the_stream() {
     assert_eq!(shown("\x1b[1;31mred\x1b[0m plain"), "\x1b[1;31mred\x1b[0m plain");
     assert_eq!(shown("\x1b[32mok\x1b[m"), "\x1b[32mok\x1b[m");
     assert_eq!(shown("\x1b[38;5;8mgrey"), "\x1b[38;5;8mgrey\x1b[0m");
@@ -64,7 +64,7 @@ fn colours_pass_and_are_ended_with_the_stream() {
 }
 
 #[test]
-fn what_looks_like_a_colour_and_is_none_is_written_out() {
+fn invalid_colours_are_shown_as_text() {
     for text in [
         "[8m",
         "[1;08m",
@@ -95,7 +95,7 @@ fn a_carriage_return_hides_nothing() {
 }
 
 #[test]
-fn nothing_is_held_back_but_what_is_not_complete() {
+fn only_incomplete_sequences_are_buffered() {
     let mut filter = Filter::default();
     assert_eq!(filter.push(b"prompt> \x1b[3"), b"prompt> ");
     assert_eq!(filter.push(b"1mx\xe2\x82"), b"\x1b[31mx");
@@ -127,12 +127,12 @@ fn hostile() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn no_bytes_command_a_terminal(bytes in hostile()) {
+    fn no_bytes_control_a_terminal(bytes in hostile()) {
         prop_assert_eq!(obeyed(&whole(&bytes)), None);
     }
 
     #[test]
-    fn it_does_not_matter_where_a_stream_is_divided(bytes in hostile(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8)) {
+    fn the_filtered_output_does_not_depend_on_where_the_stream_is_divided(bytes in hostile(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8)) {
         let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
         at.extend([0, bytes.len()]);
         at.sort_unstable();
@@ -148,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_held_is_bounded(bytes in hostile()) {
+    fn the_buffer_of_the_filter_is_bounded(bytes in hostile()) {
         let mut filter = Filter::default();
         for byte in bytes {
             let _ = filter.push(&[byte]);

@@ -29,7 +29,7 @@
 //! | [`egress`]  | backend → daemon → CLI: who is behind a connection   |
 //! | [`event`]   | the hashed record of everything decided and done     |
 //! | [`timeline`]| daemon → CLI: one bay's life, line by line           |
-//! | [`approval`] | CLI ↔ daemon: questions that wait for a person, and their answers |
+//! | [`approval`] | CLI ↔ daemon: approvals and their answers |
 //! | [`notify`]  | CLI ↔ daemon: webhooks that announce approvals       |
 //! | [`policy`]  | CLI ↔ daemon: what may leave a bay, and why          |
 //! | [`secret`]  | CLI ↔ daemon ↔ guest: credentials that bays never hold |

@@ -1,7 +1,7 @@
-//! What differs in the work: as a list, and laid out as plain files for whoever reads files and not git.
+//! The changes of the work: as a list, and as plain files for readers that do not use git.
 //!
-//! Contents come straight from the objects. A checkout would apply the work's own attributes, which can turn a text
-//! into another encoding and hide what stands in it.
+//! Contents are read directly from the objects. A checkout would apply the work's own attributes, which can convert a
+//! text to another encoding and hide its content.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
@@ -14,12 +14,12 @@ use super::{CleanRepo, make_private_dir};
 use crate::error::{GitError, Result};
 use crate::names::is_object_id;
 
-/// The tree without any file, which every git knows, in both of its hashes.
+/// The empty tree, which every git knows, in both hash formats.
 const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
 const EMPTY_TREE_SHA256: &str = "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321";
-/// Contents that are asked for at once.
+/// Most contents that are requested together.
 const BATCH_BYTES: u64 = 16 << 20;
-/// Larger files are laid out as a file of their size with the object's id at its beginning, and nothing else in it.
+/// Larger files are written as sparse files of their size that contain only the object's id at the beginning.
 const MAX_LAID_OUT_BYTES: u64 = 16 << 20;
 /// Longest target of a symbolic link.
 const MAX_TARGET: u64 = 4095;
@@ -34,7 +34,7 @@ pub struct Entry {
 impl Entry {
     const KIND: u32 = 0o170_000;
 
-    /// A commit of another repository: there is no content.
+    /// A commit of another repository, which has no content.
     #[must_use]
     pub fn is_repository(&self) -> bool {
         self.mode & Self::KIND == 0o160_000
@@ -48,23 +48,23 @@ impl Entry {
 /// A path that differs between two trees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
-    /// Relative, in whatever bytes it has.
+    /// Relative; may contain any bytes.
     pub path: Vec<u8>,
     pub before: Option<Entry>,
     pub after: Option<Entry>,
 }
 
-/// Directories with what differs, and nothing else.
+/// Directories that contain only the changed files.
 #[derive(Debug)]
 pub struct LaidOut {
     pub before: PathBuf,
     pub after: PathBuf,
-    /// What commits on the way had and the work has no more, each below a directory of its own: it leaves all the same.
+    /// Files that only intermediate commits contain, each below a directory of its own: they leave with their commits.
     pub on_the_way: PathBuf,
 }
 
 impl CleanRepo {
-    /// What differs between the base, or nothing, and `tip`.
+    /// The changes between the base, or nothing, and `tip`.
     pub fn changes(&self, tip: &str, base: Option<&str>) -> Result<Vec<Changed>> {
         let empty = if tip.len() == EMPTY_TREE_SHA256.len() { EMPTY_TREE_SHA256 } else { EMPTY_TREE };
         let arguments =
@@ -72,7 +72,7 @@ impl CleanRepo {
         parse(&self.ask(&arguments)?).ok_or_else(not_told)
     }
 
-    /// What the commits between the base and `tip` changed, one after the other.
+    /// The changes of the commits between the base and `tip`, one after the other.
     fn changes_on_the_way(&self, tip: &str, base: Option<&str>) -> Result<Vec<Changed>> {
         let exclude = base.map(|base| format!("^{base}"));
         let mut arguments = vec!["rev-list", tip];
@@ -83,7 +83,7 @@ impl CleanRepo {
         parse(&raw).ok_or_else(not_told)
     }
 
-    /// Lays out what differs between the base, or nothing, and `tip`.
+    /// Writes the files that changed between the base, or nothing, and `tip`.
     pub fn lay_out(&self, tip: &str, base: Option<&str>) -> Result<LaidOut> {
         let at = |name: &str| self.place.join(name);
         let laid_out = LaidOut { before: at("before"), after: at("after"), on_the_way: at("on-the-way") };
@@ -115,14 +115,15 @@ impl CleanRepo {
         let mut by_id: BTreeMap<String, Vec<(PathBuf, Entry)>> = BTreeMap::new();
         for (path, entry) in files {
             let path = PathBuf::from(OsStr::from_bytes(&path));
-            // The checks on the way in have seen to it; a path that leaves the directory would be a defect of ours.
+            // The checks of the pack exclude such paths. A path that leaves the directory would be a defect of this
+            // program.
             if !path.components().all(|part| matches!(part, Component::Normal(_))) {
                 return Err(GitError::Refused { why: "a path leads out of the tree".to_owned() });
             }
             by_id.entry(entry.id.clone()).or_default().push((dir.join(path), entry));
         }
         let sizes = self.sizes(by_id.keys())?;
-        // Links last: nothing is ever written through one.
+        // Links last, so that nothing is written through one.
         let mut links = Vec::new();
         for batch in batches(&sizes) {
             for (id, content) in self.contents(&batch)? {
@@ -181,12 +182,12 @@ impl CleanRepo {
     }
 }
 
-/// Groups of what is laid out whole, each small enough to be held.
+/// Groups of the contents that are written whole, each small enough for memory.
 fn batches(sizes: &BTreeMap<String, u64>) -> Vec<Vec<&str>> {
     let mut batches: Vec<Vec<&str>> = Vec::new();
     let mut room = 0;
     for (id, size) in sizes.iter().filter(|(_, size)| **size <= MAX_LAID_OUT_BYTES) {
-        // What git says around each content counts too.
+        // The lines that git prints around each content count too.
         let bytes = size + 128;
         if bytes > room {
             batches.push(Vec::new());
@@ -209,7 +210,7 @@ fn write(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Res
     fill(&mut File::create_new(path)?)
 }
 
-/// A name that git takes and this disk does not is the work's fault.
+/// If git accepts a name and this disk does not, the work is at fault.
 fn written(result: io::Result<()>) -> Result<()> {
     result.map_err(|source| match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -223,7 +224,7 @@ fn not_told() -> GitError {
     GitError::Refused { why: "git does not tell what is in it".to_owned() }
 }
 
-/// Reads `git diff-tree --raw -z`.
+/// Parses the output of `git diff-tree --raw -z`.
 fn parse(raw: &[u8]) -> Option<Vec<Changed>> {
     let mut fields = raw.split(|b| *b == 0);
     let mut changes = Vec::new();
@@ -251,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_read_whatever_their_paths_hold() {
+    fn changes_are_parsed_with_any_paths() {
         let (a, b, none) = ("a".repeat(40), "b".repeat(40), "0".repeat(40));
         let raw = format!(
             ":100644 100755 {a} {b} M\0a\n:b\0:000000 160000 {none} {b} A\0sub\0:100644 000000 {a} {none} D\0x\0"
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_are_asked_for_in_groups_that_can_be_held() {
+    fn contents_are_requested_in_groups_that_fit_into_memory() {
         let sizes: BTreeMap<String, u64> =
             [("a", 1), ("b", 10 << 20), ("c", 10 << 20), ("d", 16 << 20), ("e", 17 << 20), ("f", 1)]
                 .map(|(id, size)| (id.to_owned(), size))

@@ -1,4 +1,4 @@
-//! A repository of our own making, for the work that leaves a bay.
+//! A new repository for the work that leaves a bay.
 //!
 //! ```text
 //!  bay ── a pack and a commit's id ──► incoming ── take_in ──► taken ── bundle ──► a file anybody may have
@@ -7,14 +7,14 @@
 //!                                       refused; the caller deletes the directory
 //! ```
 //!
-//! What comes out of a bay is a bare pack of objects: no refs, no settings, no hooks, nothing that has a name. Git's own
-//! strict checks read every object of it, whatever version of git this is (older ones do not check what they fetch from
-//! a bundle). What leaves is written anew from here.
+//! A bay sends only a pack of objects: no refs, no settings, no hooks, nothing that has a name. Git's own strict checks
+//! read every object of it, independent of git's version (older ones do not check what they fetch from a bundle). What
+//! leaves is written from here.
 //!
-//! A pack may leave out what the commit the bay began from already has, when another repository of the caller lends its
-//! objects. Then a hostile pack could name objects of that other repository that were never in the bay, and carry them
-//! off under its own name: so every object between that commit and the work must have come in the pack, and a pack must
-//! be whole in itself (no deltas against what is not in it).
+//! If another repository of the caller lends its objects, a pack may omit what the commit that the bay began from
+//! already has. A hostile pack could then name objects of that repository that were never in the bay, and export them.
+//! So every object between that commit and the work must be in the pack. A pack must also be complete (no deltas
+//! against other objects).
 
 mod changes;
 #[cfg(test)]
@@ -33,10 +33,10 @@ use crate::names::is_object_id;
 use crate::run::{Git, LONG_SILENCE, Report, STRICT, Said, failed};
 pub use changes::{Changed, Entry, LaidOut};
 
-/// What the repository is called in messages.
+/// The name of the repository in messages.
 const NAME: &str = "of what leaves the bay";
 
-/// Objects that another repository of the caller lends, and the commit it is known to have with everything below it.
+/// Objects that another repository of the caller lends, and a commit that it has with all of its history.
 #[derive(Debug, Clone)]
 pub struct Lender {
     pub objects: PathBuf,
@@ -44,7 +44,7 @@ pub struct Lender {
 }
 
 impl Lender {
-    /// Whether git can be told of the place: the list of such places is a text with separators.
+    /// Whether git accepts the path: the list of such paths is a text with separators.
     #[must_use]
     pub fn can_be_named(&self) -> bool {
         let path = self.objects.as_os_str().as_bytes();
@@ -52,15 +52,15 @@ impl Lender {
     }
 }
 
-/// What came in.
+/// The imported work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
     Work,
-    /// The commit is one that was there before.
+    /// The commit existed already.
     Nothing,
 }
 
-/// A bare repository in a directory that is its alone.
+/// A bare repository in a directory of its own.
 #[derive(Debug)]
 pub struct CleanRepo {
     place: PathBuf,
@@ -69,7 +69,7 @@ pub struct CleanRepo {
 }
 
 impl CleanRepo {
-    /// Makes one in an empty directory. `go_on` turned false ends whatever git is at.
+    /// Makes one in an empty directory. If `go_on` becomes false, any running git is ended.
     pub fn create(
         place: &Path,
         sha256: bool,
@@ -100,19 +100,19 @@ impl CleanRepo {
         self.git_dir().join("objects/pack")
     }
 
-    /// Where the pack has to be before [`Self::take_in`].
+    /// The path at which the pack must be before [`Self::take_in`].
     #[must_use]
     pub fn incoming(&self) -> PathBuf {
         self.packs().join("pack-work.pack")
     }
 
-    /// The variable by which git finds what is lent, for a git that the caller runs here.
+    /// The environment variable with which another git finds the lent objects.
     #[must_use]
     pub fn lent(&self) -> Option<(&'static str, &OsStr)> {
         self.lender.as_ref().map(|lender| ("GIT_ALTERNATE_OBJECT_DIRECTORIES", lender.objects.as_os_str()))
     }
 
-    /// Checks the pack, and that it holds all of `tip` that was not there before.
+    /// Checks the pack, and that it contains every object of `tip` that did not exist before.
     pub fn take_in(&self, tip: &str, base: Option<&str>, report: Report<'_>) -> Result<Taken> {
         let refuse = |why: &str| Err(GitError::Refused { why: why.to_owned() });
         if !is_object_id(tip) {
@@ -149,7 +149,7 @@ impl CleanRepo {
         Ok(Taken::Work)
     }
 
-    /// Whether everything that `tip` has and `base` has not is of the pack itself.
+    /// Whether the pack contains every object that `tip` has and `base` has not.
     fn all_was_sent(&self, tip: &str, base: &str) -> Result<()> {
         let exclude = format!("^{base}");
         let needed =
@@ -168,7 +168,7 @@ impl CleanRepo {
         Err(GitError::Refused { why: "it refers to objects that the bay did not send".to_owned() })
     }
 
-    /// Writes `tip` as a branch into a new bundle, without what `exclude` has.
+    /// Writes `tip` as a branch into a new bundle, without the objects that `exclude` has.
     pub fn bundle(&self, tip: &str, branch: &str, exclude: Option<&str>) -> Result<PathBuf> {
         let to = self.place.join("work.bundle");
         let reference = format!("refs/heads/{branch}");
@@ -182,12 +182,12 @@ impl CleanRepo {
         Ok(to)
     }
 
-    /// What a git command that only reads says about the repository.
+    /// The output of a git command that only reads.
     pub fn ask(&self, arguments: &[&str]) -> Result<Vec<u8>> {
         self.finish(self.git(arguments))
     }
 
-    /// The same, with lines for its standard input.
+    /// The output of a git command that only reads, with lines for its standard input.
     pub fn ask_about(&self, arguments: &[&str], input: Vec<u8>) -> Result<Vec<u8>> {
         let mut git = self.git(arguments);
         git.input = Some(Box::new(Cursor::new(input)));
@@ -204,7 +204,7 @@ impl CleanRepo {
         Git {
             repository: Some(self.git_dir()),
             arguments: arguments.to_vec(),
-            // Verification has nothing to say for as long as it takes.
+            // The verification prints nothing until it is done.
             patience: Some(LONG_SILENCE),
             read: lender.map(|lender| lender.objects.clone()).into_iter().collect(),
             write: vec![self.place.clone()],
@@ -227,7 +227,7 @@ impl CleanRepo {
     }
 }
 
-/// Git does not want what came, unless it was the disk that did not.
+/// Git refuses the pack, unless the disk was the cause.
 fn refused(said: &Said) -> GitError {
     match failed(NAME, said) {
         GitError::Failed { why, .. } => GitError::Refused { why },
@@ -235,7 +235,7 @@ fn refused(said: &Said) -> GitError {
     }
 }
 
-/// A directory that only its owner can enter. One that is there already stays as it is.
+/// A directory that only its owner can enter. An existing one stays unchanged.
 fn make_private_dir(path: &Path) -> Result<()> {
     match rustix::fs::mkdir(path, rustix::fs::Mode::RWXU) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),

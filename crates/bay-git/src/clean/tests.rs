@@ -1,4 +1,4 @@
-//! Packs as an honest bay makes them, and as a hostile one could.
+//! Packs that an honest bay makes, and packs that a hostile one could make.
 
 use std::io::Write;
 use std::path::Path;
@@ -42,7 +42,7 @@ fn pack(dir: &Path, revisions: &str) -> Vec<u8> {
     git(dir, &["pack-objects", "--revs", "--stdout", "-q"], revisions.as_bytes())
 }
 
-/// A commit of a tree with one raw entry, and a pack of it with everything it needs.
+/// A commit whose tree has one raw entry, and a pack with all of its objects.
 fn commit_of(dir: &Path, tree: &[u8], id: &str) -> (String, Vec<u8>) {
     let tree = word(dir, &["hash-object", "-t", "tree", "--literally", "-w", "--stdin"], tree);
     let tip = word(dir, &["commit-tree", &tree, "-m", "odd"], b"");
@@ -71,7 +71,7 @@ impl Lab {
         path
     }
 
-    /// Takes a pack in, in a repository of its own.
+    /// Imports a pack into a new repository.
     fn take(
         &self,
         pack: &[u8],
@@ -95,7 +95,7 @@ impl Lab {
 }
 
 #[test]
-fn honest_work_comes_in_whole_and_leaves_as_a_bundle() {
+fn honest_work_is_imported_completely_and_leaves_as_a_bundle() {
     let lab = Lab::new();
     let there = lab.make("source");
     let base = source(&there);
@@ -106,7 +106,7 @@ fn honest_work_comes_in_whole_and_leaves_as_a_bundle() {
     let bundle = repo.bundle(&tip, "web", Some(&base)).unwrap();
     let heads = word(&there, &["bundle", "list-heads", bundle.to_str().unwrap()], b"");
     assert_eq!(heads.lines().collect::<Vec<_>>(), [format!("{tip} HEAD"), format!("{tip} refs/heads/web")]);
-    // It builds on what the bay began from.
+    // It builds on the commit that the bay began from.
     let text = std::fs::read(&bundle).unwrap();
     assert!(text.windows(41).any(|at| at == format!("-{base}").as_bytes()));
     let (_repo, taken) = lab.take(&pack(&there, &base), &base, Some(&base), None);
@@ -114,7 +114,7 @@ fn honest_work_comes_in_whole_and_leaves_as_a_bundle() {
 }
 
 #[test]
-fn what_a_lender_has_need_not_be_sent() {
+fn objects_that_a_lender_has_need_not_be_sent() {
     let lab = Lab::new();
     let there = lab.make("source");
     let base = source(&there);
@@ -127,7 +127,7 @@ fn what_a_lender_has_need_not_be_sent() {
     let (repo, taken) = lab.take(&small, &tip, Some(&base), Some(lender.clone()));
     assert_eq!(taken.unwrap(), Taken::Work);
     assert!(repo.bundle(&tip, "web", None).is_ok(), "also with the whole history");
-    // Without the lender it is not whole.
+    // Without the lender it is incomplete.
     assert!(!lab.refuses(&small, &tip, None).is_empty());
 }
 
@@ -142,7 +142,7 @@ fn objects_of_the_lender_that_were_never_sent_do_not_leave() {
     let lent = Lender { objects: lender.join(".git/objects"), commit: base.clone() };
     let bay = lab.make("bay");
     source(&bay);
-    // A tree that names the blob, and a commit that names the commit, sent without them.
+    // A tree that names the blob, and a commit that names the commit, without the objects themselves.
     let tree = word(&bay, &["mktree", "--missing"], format!("100644 blob {private_blob}\tx\n").as_bytes());
     let first = word(&bay, &["commit-tree", &tree, "-m", "steal"], b"");
     let sent = git(&bay, &["pack-objects", "--stdout", "-q"], format!("{first}\n{tree}\n").as_bytes());
@@ -157,7 +157,7 @@ fn objects_of_the_lender_that_were_never_sent_do_not_leave() {
 }
 
 #[test]
-fn entries_that_would_leave_a_checkout_or_change_git_are_refused() {
+fn entries_that_would_leave_a_checkout_or_configure_git_are_refused() {
     let lab = Lab::new();
     let there = lab.make("source");
     source(&there);
@@ -185,7 +185,7 @@ fn entries_that_would_leave_a_checkout_or_change_git_are_refused() {
 }
 
 #[test]
-fn garbage_and_half_packs_are_refused() {
+fn garbage_and_partial_packs_are_refused() {
     let lab = Lab::new();
     let there = lab.make("source");
     let tip = source(&there);
@@ -197,7 +197,7 @@ fn garbage_and_half_packs_are_refused() {
     let middle = bent.len() / 2;
     bent[middle] ^= 1;
     lab.refuses(&bent, &tip, None);
-    // A good pack about something else, and ids that are none.
+    // A valid pack of something else, and invalid ids.
     lab.refuses(&whole, &"1".repeat(40), None);
     let blob = word(&there, &["rev-parse", "HEAD:file"], b"");
     lab.refuses(&whole, &blob, None);
@@ -207,7 +207,7 @@ fn garbage_and_half_packs_are_refused() {
 }
 
 #[test]
-fn a_history_with_a_hole_is_refused() {
+fn an_incomplete_history_is_refused() {
     let lab = Lab::new();
     let there = lab.make("source");
     let base = source(&there);
@@ -217,14 +217,14 @@ fn a_history_with_a_hole_is_refused() {
 }
 
 #[test]
-fn what_differs_is_laid_out_as_it_is_stored_and_what_passed_by_too() {
+fn changed_and_intermediate_files_are_written_as_they_are_stored() {
     let lab = Lab::new();
     let there = lab.make("source");
     std::fs::create_dir(there.join("d")).unwrap();
     std::fs::write(there.join("d/same"), "same").unwrap();
     std::fs::write(there.join("gone"), "gone\n").unwrap();
     let base = source(&there);
-    // Attributes of the work's own would make another text of it, or run something.
+    // The work's own attributes would convert the text, or run a program.
     std::fs::write(there.join(".gitattributes"), "* working-tree-encoding=UTF-16 ident filter=x\n").unwrap();
     std::fs::write(there.join("file"), "two $Id$\n").unwrap();
     std::fs::write(there.join("token"), "secret\n").unwrap();

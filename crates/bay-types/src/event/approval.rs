@@ -8,22 +8,22 @@ use crate::egress::Who;
 use crate::id::ApprovalId;
 use crate::id::CheckpointName;
 
-/// What was seen of a request's body, without the body.
+/// Facts about a request's body, without the body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AskedBody {
-    /// How long all of it is, as far as that is known.
+    /// The length of the whole body, if known.
     pub length: Option<u64>,
-    /// Whether all of it was looked at.
+    /// Whether the whole body was read.
     pub whole: bool,
 }
 
 area! {
-    /// Questions to a person, and their answers.
+    /// Approvals by a person: requests for one, and the answers.
     Approval: ApprovalEvent;
 
-    /// A person is asked.
+    /// A request or command needs an approval.
     Asked(ApprovalAsked) = "approval.asked" {
-        /// The question.
+        /// The approval.
         approval: Field<ApprovalId>,
         /// The request or the command, in one line.
         request: String,
@@ -31,19 +31,19 @@ area! {
         digest: String,
         /// The rule that asks. `null` if a layer asks about what no rule covers.
         rule: Option<AskingRule>,
-        /// Until when an answer is waited for.
+        /// When the approval expires without an answer.
         expires: Field<Timestamp>,
         /// Who in the bay is behind it, as far as the host's kernel knows.
         by: Option<Who>,
         /// The secrets that would be attached.
         secrets: Vec<String>,
-        /// The checkpoint of the bay from before the question.
+        /// The checkpoint of the bay from before the approval.
         checkpoint: Option<CheckpointName>,
-        /// What was seen of the body of the request.
+        /// The part of the body that was read.
         body: Option<AskedBody>,
-        /// What is odd about the host.
+        /// What is unusual about the host.
         warnings: Vec<String>,
-        /// An earlier request to the same place that this one is not, although it looks like it.
+        /// An earlier, similar request to the same place, and how this one differs.
         differs: Option<Differs>,
         /// The last field that was emptied because the event was too long.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,9 +52,9 @@ area! {
 
     /// A person allowed it.
     Allowed(ApprovalAllowed) = "approval.allowed" {
-        /// The question.
+        /// The approval.
         approval: Field<ApprovalId>,
-        /// The digest of the question.
+        /// The digest of the approval.
         digest: String,
         /// The request or the command, in one line.
         request: String,
@@ -64,7 +64,7 @@ area! {
         at: Field<Timestamp>,
         /// How long it took.
         after_ms: u64,
-        /// How far the allow reaches.
+        /// The reach of the allow.
         #[serde(skip_serializing_if = "Option::is_none")]
         reach: Option<Reach>,
         /// Whether it covers only requests with the digest.
@@ -83,9 +83,9 @@ area! {
 
     /// A person denied it.
     Denied(ApprovalDenied) = "approval.denied" {
-        /// The question.
+        /// The approval.
         approval: Field<ApprovalId>,
-        /// The digest of the question.
+        /// The digest of the approval.
         digest: String,
         /// The request or the command, in one line.
         request: String,
@@ -102,9 +102,9 @@ area! {
 
     /// Nobody answered in time, which is a denial.
     Expired(ApprovalExpired) = "approval.expired" {
-        /// The question.
+        /// The approval.
         approval: Field<ApprovalId>,
-        /// The digest of the question.
+        /// The digest of the approval.
         digest: String,
         /// The request or the command, in one line.
         request: String,
@@ -119,27 +119,27 @@ area! {
         why: Option<String>,
     }
 
-    /// What questions were about is gone. Either one question is named, or several of a bay that was stopped.
+    /// Approvals whose request or bay no longer exists. Either one approval is named, or several of a stopped bay.
     Dropped(ApprovalDropped) = "approval.dropped" {
-        /// The questions of a bay that was stopped.
+        /// The approvals of a stopped bay.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         approvals: Vec<Field<ApprovalId>>,
-        /// The one question.
+        /// The single approval.
         #[serde(skip_serializing_if = "Option::is_none")]
         approval: Option<ApprovalId>,
-        /// The digest of the one question.
+        /// The digest of the single approval.
         #[serde(skip_serializing_if = "Option::is_none")]
         digest: Option<String>,
-        /// The request or the command of the one question, in one line.
+        /// The request or the command of the single approval, in one line.
         #[serde(skip_serializing_if = "Option::is_none")]
         request: Option<String>,
-        /// Why the one question was dropped.
+        /// Why the single approval was dropped.
         #[serde(skip_serializing_if = "Option::is_none")]
         by: Option<String>,
         /// When.
         #[serde(skip_serializing_if = "Option::is_none")]
         at: Option<Timestamp>,
-        /// How long the one question was open.
+        /// How long the single approval was open.
         #[serde(skip_serializing_if = "Option::is_none")]
         after_ms: Option<u64>,
         /// Why.
@@ -147,15 +147,15 @@ area! {
         why: Option<String>,
     }
 
-    /// A person took an allow back before it was used up.
+    /// A person revoked an allow before it was used up.
     Revoked(ApprovalRevoked) = "approval.revoked" {
-        /// The question.
+        /// The approval.
         approval: Field<ApprovalId>,
-        /// The digest of the question.
+        /// The digest of the approval.
         digest: String,
         /// The request or the command, in one line.
         request: String,
-        /// Who took it back.
+        /// Who revoked it.
         by: String,
     }
 }

@@ -11,7 +11,7 @@ use crate::settings::BaySet;
 use crate::stats::BayCost;
 
 area! {
-    /// The life of a bay: what was asked of it, and what became of it.
+    /// The life of a bay: requests and their results.
     Bay: BayEvent;
 
     /// A bay was created.
@@ -42,19 +42,19 @@ area! {
         by: String,
     }
 
-    /// Somebody asked for the bay to start.
+    /// Somebody asked to start the bay.
     StartAsked(BayStartAsked) = "bay.start-asked" {
         /// Who asked.
         by: String,
     }
 
-    /// Somebody asked for the bay to stop.
+    /// Somebody asked to stop the bay.
     StopAsked(BayStopAsked) = "bay.stop-asked" {
         /// Who asked.
         by: String,
     }
 
-    /// Somebody asked for the bay to pause.
+    /// Somebody asked to pause the bay.
     PauseAsked(BayPauseAsked) = "bay.pause-asked" {
         /// The checkpoint that holds what ran. Absent if the bay pauses in memory.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,7 @@ area! {
         by: String,
     }
 
-    /// Somebody asked for the bay to resume.
+    /// Somebody asked to resume the bay.
     ResumeAsked(BayResumeAsked) = "bay.resume-asked" {
         /// Who asked.
         by: String,
@@ -77,7 +77,7 @@ area! {
         by: String,
     }
 
-    /// Somebody asked for the bay to be deleted.
+    /// Somebody asked to delete the bay.
     DeleteAsked(BayDeleteAsked) = "bay.delete-asked" {
         /// Whether its workspace is to outlive it.
         keep_workspace: bool,
@@ -93,7 +93,7 @@ area! {
         by: String,
     }
 
-    /// Somebody asked for the bay to become what it was at a checkpoint.
+    /// Somebody asked to restore the bay to a checkpoint.
     RestoreAsked(BayRestoreAsked) = "bay.restore-asked" {
         /// The checkpoint.
         checkpoint: Field<CheckpointName>,
@@ -104,7 +104,7 @@ area! {
         by: String,
     }
 
-    /// Somebody asked for the bay to become what another bay is.
+    /// Somebody asked to replace the files of the bay by those of another bay.
     PromoteAsked(BayPromoteAsked) = "bay.promote-asked" {
         /// The name of the other bay.
         from: Field<BayName>,
@@ -144,7 +144,7 @@ area! {
         on_disk: bool,
     }
 
-    /// The bay runs on after a pause in memory.
+    /// The bay continues after a pause in memory.
     Resumed(BayResumed) = "bay.resumed" {}
 
     /// The bay is about to stop.
@@ -182,7 +182,7 @@ area! {
         of: Option<BayName>,
     }
 
-    /// The bay's state is another bay's. Not written any more: `bay.promote-asked` and `bay.restored` say it.
+    /// The bay's state is another bay's. Not written any more: `bay.promote-asked` and `bay.restored` replace it.
     Promoted(BayPromoted) = "bay.promoted" {
         /// The other bay.
         from: Field<BayName>,
@@ -203,7 +203,7 @@ area! {
         by: String,
     }
 
-    /// A step towards what was asked for did not succeed.
+    /// A step towards the desired state failed.
     Failed(BayFailed) = "bay.failed" {
         /// The step.
         step: String,
@@ -237,7 +237,7 @@ area! {
         daemon: u64,
     }
 
-    /// The rest of an earlier runtime is gone.
+    /// The remains of an earlier runtime were removed.
     Cleared(BayCleared) = "bay.cleared" {}
 
     /// The bay has other settings.

@@ -4,7 +4,7 @@ area! {
     /// The daemon itself.
     Daemon: DaemonEvent;
 
-    /// Messages of open questions are about to be sent to another address.
+    /// Messages about open approvals are about to be sent to another address.
     NotifyAdd(NotifyAdded) = "notify.add" {
         /// The webhook.
         id: String,
@@ -14,7 +14,7 @@ area! {
         by: String,
     }
 
-    /// Messages are about to be sent to an address no more.
+    /// Messages are about to be no longer sent to an address.
     NotifyRemove(NotifyRemoved) = "notify.rm" {
         /// The webhook.
         id: String,
@@ -28,7 +28,7 @@ area! {
         events: u64,
         /// The last hash of the chain.
         chain_head: String,
-        /// The first event that did not hold in the chain, if there was one.
+        /// The first event whose hash did not match the chain, if there was one.
         first_bad: Option<u64>,
     }
 }

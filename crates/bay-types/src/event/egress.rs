@@ -133,7 +133,7 @@ area! {
         /// The secrets whose values are put into it.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         secrets: Vec<String>,
-        /// The question whose answer decided, or that waits for one.
+        /// The approval whose answer decided, or that is still open.
         #[serde(skip_serializing_if = "Option::is_none")]
         approval: Option<ApprovalId>,
         /// Whether a person was asked and did not allow it.
@@ -147,7 +147,7 @@ area! {
         left_out: Option<String>,
     }
 
-    /// Something was refused before there was a request to decide on.
+    /// A connection was refused before there was a request to decide on.
     Refused(EgressRefused) = "egress.refused" {
         /// What was wrong.
         what: Field<Refusal>,
@@ -167,9 +167,9 @@ area! {
         left_out: Option<String>,
     }
 
-    /// Something that was let out is over.
+    /// A permitted request or connection ended.
     Ended(EgressEnded) = "egress.ended" {
-        /// The number of the event that let it out.
+        /// The number of the event that permitted it.
         of: Field<u64>,
         /// How it ended.
         ending: Field<Ending>,
@@ -191,11 +191,11 @@ area! {
     LookedUp(EgressLookedUp) = "egress.looked-up" {
         /// The name.
         name: String,
-        /// The type of record that was asked for.
+        /// The requested record type.
         r#type: String,
         /// The answer.
         answer: Field<LookUpAnswer>,
-        /// The port in the bay that the question came from.
+        /// The port in the bay that sent the query.
         port: u16,
         /// Who in the bay is behind it, as far as the host's kernel knows.
         by: Option<Who>,

@@ -33,7 +33,7 @@ area! {
 
     /// A command of the bay that a rule asks about is let run, by an answer that a person gave.
     Approved(ExecApproved) = "exec.approved" {
-        /// The question.
+        /// The approval.
         approval: Field<ApprovalId>,
         /// The exec.
         exec: Field<ExecId>,

@@ -19,7 +19,7 @@ const TYPES: &[(&str, &str)] = &[
     ("String", "text"),
     ("PathBuf", "path"),
     ("Timestamp", "time"),
-    ("ApprovalId", "id of a question"),
+    ("ApprovalId", "id of an approval"),
     ("BayId", "id of a bay"),
     ("BayName", "name of a bay"),
     ("CheckpointName", "name of a checkpoint"),

@@ -30,7 +30,7 @@ area! {
 
     /// A command of a service that a rule asks about is let run, by an answer that a person gave.
     Approved(ServiceApproved) = "service.approved" {
-        /// The question.
+        /// The approval.
         approval: Field<ApprovalId>,
         /// The service.
         service: Field<ServiceName>,

@@ -1,7 +1,7 @@
-//! The JSON of every event, pinned. Bundles that were exported hold these shapes, and so do scripts that read `--json`.
+//! The JSON of every event, pinned. Exported bundles have these shapes, and scripts that read `--json` rely on them.
 //!
-//! `event/shapes.json` has one full example of every kind. A test fails if a kind has none, if one is read or written
-//! otherwise than it is there, or if it lacks a field.
+//! `event/shapes.json` has one full example of every kind. A test fails if a kind has no example, if an example is not
+//! parsed and written back unchanged, or if it lacks a field.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ fn every_kind_has_one_example_and_every_example_a_kind() {
 }
 
 #[test]
-fn every_example_is_written_as_it_is_read() {
+fn every_example_is_written_back_unchanged() {
     for (kind, body) in shapes() {
         let event = EventBody::read(&kind, &body);
         assert!(!matches!(event, EventBody::Other(_)), "{kind} is not known by its example");
@@ -40,8 +40,8 @@ fn every_example_is_written_as_it_is_read() {
     }
 }
 
-/// A field that is not of its type is read as nothing, or as odd. So an example says something in each of its fields, and
-/// none of them is odd: then it is written as it was read only if every field has its type.
+/// A field with an unexpected type is parsed as empty or `Odd`. So every field of an example has a value, and none is
+/// `Odd`: the example is written back unchanged only if every field has its type.
 #[test]
 fn every_example_has_every_field_in_the_shape_that_is_written_today() {
     for kind in kinds() {
@@ -74,7 +74,7 @@ fn every_kind_and_field_is_documented() {
 }
 
 #[test]
-fn what_this_release_does_not_know_is_kept_as_it_is() {
+fn unknown_events_are_kept_unchanged() {
     let later = json!({ "exec": 5, "version": 2 });
     for (kind, body) in [("task.start", json!({ "a": 1 })), ("exec.start", later), ("exec.end", json!([1]))] {
         let event = EventBody::read(kind, &body);
@@ -84,7 +84,7 @@ fn what_this_release_does_not_know_is_kept_as_it_is() {
 }
 
 #[test]
-fn an_event_of_an_earlier_shape_has_less_in_it() {
+fn an_event_of_an_earlier_shape_lacks_newer_fields() {
     let event = EventBody::read("exec.start", &json!({ "argv": ["ls"], "tty": "no", "number": 3 }));
     let EventBody::Exec(ExecEvent::Start(start)) = event else { panic!("{event:?}") };
     assert_eq!((start.argv, start.number, start.tty), (vec!["ls".to_owned()], Some(3), false));
@@ -109,9 +109,9 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever stands in a field, the event is read, and the fields beside it are as they were.
+    /// Whatever a field contains, the event is parsed, and the other fields are unaffected.
     #[test]
-    fn any_value_of_a_field_costs_that_field_alone(
+    fn an_unexpected_value_affects_only_its_field(
         kind in prop::sample::select(kinds().collect::<Vec<_>>()), at in any::<prop::sample::Index>(), odd in any_json(),
     ) {
         let whole = &shapes()[kind.kind];
@@ -132,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn any_body_of_any_kind_is_read(kind in "[a-z.-]{0,12}", body in any_json()) {
+    fn any_body_of_any_kind_can_be_parsed(kind in "[a-z.-]{0,12}", body in any_json()) {
         let event = EventBody::read(&kind, &body);
         prop_assert_eq!(event.kind(), kind);
     }
