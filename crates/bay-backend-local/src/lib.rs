@@ -152,7 +152,7 @@ impl Local {
         let (io_devices, ctl) = prepared.map_err(|error| BackendError::Disk(Box::new(error.to_api())))?;
         // A bay without `bay-ctl` is better than none.
         let ctl = ctl.inspect_err(|error| {
-            tracing::warn!(bay = %spec.bay, %error, "the bay goes without bay-ctl");
+            tracing::warn!(bay = %spec.bay, %error, "the bay starts without bay-ctl");
         });
         Ok(RuntimeSpec {
             place: self.place(spec.bay),

@@ -127,7 +127,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::info!("asked to end; bays go on");
+        tracing::info!("stopping; bays keep running");
         let _ = end.send(true);
         asked_to_end.stop_asking().await;
         // The sender must live until the process ends, because its drop would count as a signal.

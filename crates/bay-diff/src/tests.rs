@@ -1,4 +1,4 @@
-//! Trees on a real filesystem, compared.
+//! Comparisons of trees on a real filesystem.
 
 mod hostile_trees;
 mod trees;
@@ -12,7 +12,7 @@ use bay_types::diff::{Change, Content, DiffEntry, DiffSummary};
 
 use crate::{GitDirectories, Options, Told, compare};
 
-/// Two trees beside each other.
+/// Two trees side by side.
 struct Pair {
     dir: tempfile::TempDir,
 }
@@ -34,7 +34,7 @@ impl Pair {
         self.dir.path().join("b")
     }
 
-    /// The same file on both sides or on one.
+    /// Writes a file with the same or different content on both sides, or on one.
     fn put(&self, path: &str, a: Option<&str>, b: Option<&str>) {
         for (top, text) in [(self.a(), a), (self.b(), b)] {
             if let Some(text) = text {
@@ -70,7 +70,7 @@ fn brief(entries: &[DiffEntry]) -> Vec<(Change, &str)> {
 }
 
 #[test]
-fn what_git_keeps_for_itself_is_left_out_unless_it_runs() {
+fn files_in_git_directories_are_omitted_unless_git_runs_them() {
     let pair = Pair::new();
     pair.put(".git/HEAD", Some("a"), Some("b"));
     pair.put(".git/hooks/pre-commit", None, Some("#!/bin/sh\n"));
@@ -88,7 +88,7 @@ fn what_git_keeps_for_itself_is_left_out_unless_it_runs() {
 }
 
 #[test]
-fn whoever_does_not_listen_any_more_ends_it() {
+fn a_reader_that_stops_ends_the_comparison() {
     let pair = Pair::new();
     for n in 0..2000 {
         pair.put(&n.to_string(), None, Some("x"));
@@ -104,7 +104,7 @@ fn whoever_does_not_listen_any_more_ends_it() {
 }
 
 #[test]
-fn an_empty_tree_is_one_like_any_other() {
+fn an_empty_tree_can_be_compared() {
     let pair = Pair::new();
     pair.put("d/f", None, Some("x\n"));
     let b = fs::File::open(pair.b()).unwrap();

@@ -5,7 +5,7 @@ use super::*;
 
 mod bundles;
 
-/// The definition in RFC 6962, section 2.1, word for word.
+/// The literal definition in RFC 6962, section 2.1.
 fn naive_root(leaves: &[Hash]) -> Hash {
     match leaves {
         [] => Hash::of_nothing(),
@@ -61,7 +61,7 @@ pub(crate) fn leaves(n: u64) -> Vec<Hash> {
     (0..n).map(|i| leaf_hash(&i.to_be_bytes())).collect()
 }
 
-/// A store in memory: the leaves, and the rows that are kept.
+/// A store in memory: the leaves, and the stored nodes.
 #[derive(Default)]
 struct Kept {
     frontier: Frontier,
@@ -103,7 +103,7 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
 }
 
-/// The eight leaves that implementations of Certificate Transparency test with, and the roots all of them agree on.
+/// The eight test leaves of Certificate Transparency implementations, with the roots that all of them compute.
 #[test]
 fn the_roots_are_those_of_certificate_transparency() {
     let inputs =
@@ -128,7 +128,7 @@ fn the_roots_are_those_of_certificate_transparency() {
 }
 
 #[test]
-fn every_proof_of_small_trees_is_the_naive_one_and_no_other_is_believed() {
+fn only_the_naive_proofs_of_small_trees_verify() {
     let all = leaves(70);
     for n in 1..=70_usize {
         let (some, size) = (&all[..n], n as u64);
@@ -180,7 +180,7 @@ fn one_append_in_256_keeps_a_node() {
 }
 
 #[test]
-fn a_subtree_is_taken_only_where_it_can_begin() {
+fn a_subtree_is_used_only_at_a_valid_position() {
     let mut frontier = Frontier::default();
     assert!(frontier.push(leaf_hash(b"a"), |_, _| {}));
     let before = frontier.clone();
@@ -193,7 +193,7 @@ fn a_subtree_is_taken_only_where_it_can_begin() {
 }
 
 #[test]
-fn an_event_cannot_be_written_so_that_it_looks_like_another() {
+fn no_two_events_have_the_same_encoding() {
     let leaf = |bay: &str, kind: &str, body: &str| EventRecord::leaf_of(1, "t", bay, kind, body);
     assert_ne!(leaf("a", "b", "c"), leaf("ab", "", "c"));
     assert_ne!(leaf("", "ab", "c"), leaf("", "a", "bc"));
@@ -202,7 +202,7 @@ fn an_event_cannot_be_written_so_that_it_looks_like_another() {
 
 proptest! {
     #[test]
-    fn large_trees_agree_with_the_naive_one(n in 1_usize..1500, seed in any::<u64>()) {
+    fn large_trees_agree_with_the_naive_definition(n in 1_usize..1500, seed in any::<u64>()) {
         let some = &leaves(1500)[..n];
         let kept = Kept::of(some);
         let root = naive_root(some);
@@ -230,7 +230,7 @@ proptest! {
     }
 
     #[test]
-    fn a_hash_is_read_as_it_is_written(bytes in any::<[u8; 32]>()) {
+    fn a_written_hash_parses_to_the_same_hash(bytes in any::<[u8; 32]>()) {
         let hash = Hash::new(bytes);
         prop_assert_eq!(Hash::parse(&hash.to_string()), Some(hash));
         prop_assert_eq!(Hash::parse(&hash.to_string().to_uppercase()).is_some(), hash.to_string() == hash.to_string().to_uppercase());

@@ -26,7 +26,7 @@
 //! | [`mod@decide`]| decisions, the route of a connection, the check of dialled addresses |
 //! | [`push`]      | what a git push changes, and patterns for its refs                   |
 //! | [`address`]   | classes of addresses and names                                       |
-//! | [`reach`]     | which hosts can be reached at all                                    |
+//! | [`reachable_hosts`] | which hosts can be reached at all                                |
 //! | [`mod@explain`], [`mod@lint`], [`mod@diff`], [`mod@learn`], [`mod@show`] | policies that can be understood |
 //! | [`preset`], [`place`], [`tool_settings`] | policies that ship, and the settings of tools that fill them |
 //! | [`write`]     | rules as text                                                        |
@@ -51,7 +51,7 @@ pub mod place;
 pub mod preset;
 mod problem;
 pub mod push;
-pub mod reach;
+pub mod reachable_hosts;
 pub mod rule;
 pub mod show;
 pub mod tool_settings;
@@ -73,6 +73,6 @@ pub use parse::parse;
 pub use place::{Place, Places};
 pub use preset::Preset;
 pub use problem::{Problem, Problems};
-pub use reach::could_permit_host;
+pub use reachable_hosts::could_permit_host;
 pub use rule::{Grant, Kind, Layer, Outcome, Rule};
 pub use show::{Shown, show};

@@ -80,7 +80,7 @@ fn started() -> Draft {
 
 const OK: Exit = Exit { reason: EndReason::Exited, code: Some(0), signal: None };
 
-/// Runs SQL behind the store's back.
+/// Runs SQL on the database directly.
 async fn tamper(dir: &TempDir, sql: &'static str) {
     let mut connection =
         SqliteConnection::connect_with(&options(&dir.path().join("bay.db")).foreign_keys(false))
@@ -91,7 +91,7 @@ async fn tamper(dir: &TempDir, sql: &'static str) {
 }
 
 #[tokio::test]
-async fn a_bay_comes_back_as_it_was_after_reopening() {
+async fn a_reopened_store_has_the_same_bay() {
     let (dir, store) = store().await;
     let made = bay(&store, "one").await;
     let changed = store
@@ -124,7 +124,7 @@ async fn a_name_is_taken_once_and_a_derived_one_gets_a_number() {
 }
 
 #[tokio::test]
-async fn id_ranges_are_distinct_and_a_freed_one_rests() {
+async fn id_ranges_are_distinct_and_a_freed_one_is_not_reused_at_first() {
     let (_dir, store) = store().await;
     let one = bay(&store, "one").await;
     let two = bay(&store, "two").await;
@@ -136,7 +136,7 @@ async fn id_ranges_are_distinct_and_a_freed_one_rests() {
 }
 
 #[tokio::test]
-async fn deleting_a_bay_takes_its_execs_and_leaves_its_events() {
+async fn deleting_a_bay_deletes_its_execs_and_keeps_its_events() {
     let (_dir, store) = store().await;
     let row = bay(&store, "one").await;
     store.exec_insert(row.id, &exec(&["true"]), None, &started()).await.unwrap();
@@ -161,7 +161,7 @@ async fn a_repeated_exec_is_the_same_and_a_different_one_with_its_id_is_refused(
     different.env.clear();
     let error = store.exec_insert(row.id, &different, None, &started()).await.unwrap_err();
     assert_eq!(error.to_api().code, ErrorCode::ExecConflict);
-    // What runs in a bay runs in its forks under the same id: each bay has ids of its own.
+    // An exec that runs in a bay runs in its forks with the same id; each bay has its own rows.
     let elsewhere = store.exec_insert(other.id, &spec, None, &started()).await.unwrap();
     assert!(matches!(elsewhere, Inserted::New(_)));
     assert_eq!(store.exec_list(row.id).await.unwrap().len(), 1);
@@ -183,7 +183,7 @@ async fn execs_are_numbered_per_bay_and_found_by_id_number_and_suffix() {
 }
 
 #[tokio::test]
-async fn the_first_word_about_an_exec_s_end_stands() {
+async fn the_first_reported_end_of_an_exec_counts() {
     let (_dir, store) = store().await;
     let row = bay(&store, "one").await;
     let one = store.exec_insert(row.id, &exec(&["a"]), None, &started()).await.unwrap().row().clone();
@@ -197,7 +197,7 @@ async fn the_first_word_about_an_exec_s_end_stands() {
 }
 
 #[tokio::test]
-async fn limits_that_were_reached_are_kept_with_the_exec_and_an_older_row_has_none() {
+async fn reached_limits_are_stored_with_the_exec_and_older_rows_have_none() {
     let (_dir, store) = store().await;
     let row = bay(&store, "one").await;
     let event = Draft::new("exec.end", json!({}));
@@ -209,7 +209,7 @@ async fn limits_that_were_reached_are_kept_with_the_exec_and_an_older_row_has_no
     assert_eq!(view.limits_hit, hit);
     let mut json = serde_json::to_value(&view).unwrap();
     assert_eq!(json["limits_hit"], json!(["memory", "disk"]));
-    // What an older daemon answers.
+    // The row as an older daemon wrote it.
     json.as_object_mut().unwrap().remove("limits_hit");
     assert!(serde_json::from_value::<ExecView>(json).unwrap().limits_hit.is_empty());
 }
@@ -251,7 +251,7 @@ async fn an_edited_event_is_found() {
 }
 
 #[tokio::test]
-async fn a_deleted_event_is_found_also_at_either_end() {
+async fn a_deleted_event_is_found_even_at_either_end() {
     assert_eq!(broken_at("DELETE FROM events WHERE seq = 1").await, 1);
     assert_eq!(broken_at("DELETE FROM events WHERE seq = 3").await, 3);
     assert_eq!(broken_at("DELETE FROM events WHERE seq = 5").await, 5);
@@ -284,7 +284,7 @@ async fn a_cut_tail_stays_visible_after_more_events() {
 }
 
 #[tokio::test]
-async fn an_event_that_may_be_late_goes_with_others_or_alone_and_is_there_when_the_store_is_closed() {
+async fn a_deferrable_event_is_stored_by_the_time_the_store_is_closed() {
     let (dir, store) = store().await;
     let draft = |n: u64| Draft::new("test.event", json!({ "n": n }));
     assert_eq!(store.event_append_later(None, &draft(1)).await.unwrap(), 1);
@@ -306,7 +306,7 @@ async fn an_event_that_may_be_late_goes_with_others_or_alone_and_is_there_when_t
 }
 
 #[tokio::test]
-async fn an_event_too_long_to_keep_is_replaced_by_its_size() {
+async fn an_event_that_is_too_long_is_replaced_by_its_size() {
     let (_dir, store) = store().await;
     let draft = Draft::new("test.event", json!({ "text": "x".repeat(MAX_BODY) }));
     store.event_append(None, &draft).await.unwrap();
@@ -338,7 +338,7 @@ async fn a_dropped_write_changes_nothing_and_the_next_one_works() {
 }
 
 #[tokio::test]
-async fn a_damaged_database_is_named_and_left_alone() {
+async fn a_damaged_database_is_reported_and_stays_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bay.db");
     for content in
@@ -353,7 +353,7 @@ async fn a_damaged_database_is_named_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_database_damaged_in_the_middle_is_noticed_on_opening() {
+async fn damage_in_the_middle_of_a_database_is_detected_on_opening() {
     let (dir, store) = store().await;
     for n in 0..200 {
         store
@@ -374,7 +374,7 @@ async fn a_database_damaged_in_the_middle_is_noticed_on_opening() {
 }
 
 #[tokio::test]
-async fn a_database_of_a_newer_release_is_left_alone() {
+async fn a_database_of_a_newer_release_stays_unchanged() {
     let (dir, store) = store().await;
     drop(store);
     tamper(&dir, "INSERT INTO schema_version (version) VALUES (99)").await;
@@ -383,10 +383,10 @@ async fn a_database_of_a_newer_release_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room() {
+async fn a_full_disk_loses_nothing_and_writes_continue_once_there_is_space() {
     let (_dir, store) = store().await;
     let row = bay(&store, "one").await;
-    // SQLite's own bound on pages gives the very error a full disk gives.
+    // SQLite's own limit of pages causes exactly the error of a full disk.
     sqlx::query("PRAGMA max_page_count = 1").execute(store.writer().await.connection()).await.unwrap();
     let mut error = None;
     for _ in 0..200 {
@@ -404,7 +404,7 @@ async fn a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room() {
 }
 
 #[tokio::test]
-async fn a_read_only_database_says_so() {
+async fn a_read_only_database_is_reported() {
     let (_dir, store) = store().await;
     sqlx::query("PRAGMA query_only = 1").execute(store.writer().await.connection()).await.unwrap();
     let error = store.event_append(None, &Draft::new("test.event", json!({}))).await.unwrap_err();
@@ -412,7 +412,7 @@ async fn a_read_only_database_says_so() {
 }
 
 #[tokio::test]
-async fn a_database_that_cannot_be_opened_is_the_disk_s_matter() {
+async fn a_database_that_cannot_be_opened_is_a_disk_error() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("bay.db");
     std::fs::create_dir(&place).unwrap();
@@ -422,10 +422,10 @@ async fn a_database_that_cannot_be_opened_is_the_disk_s_matter() {
 }
 
 #[tokio::test]
-async fn verifying_the_record_keeps_nobody_from_writing() {
+async fn verification_of_the_record_does_not_block_writers() {
     let (_dir, store) = store().await;
     store.event_append(None, &Draft::new("test.event", json!({}))).await.unwrap();
-    // Somebody else has the pen.
+    // Another writer holds the lock.
     let writer = store.writer().await;
     let verdict = store.events_verify().await.unwrap();
     assert!(matches!(verdict, Verdict::Intact { events: 1, .. }), "{verdict:?}");
@@ -446,7 +446,7 @@ fn captured(bay: BayId, name: CheckpointName) -> CheckpointNew {
 }
 
 #[tokio::test]
-async fn checkpoints_form_a_tree_and_give_no_number_twice() {
+async fn checkpoints_form_a_tree_and_no_number_is_reused() {
     let (dir, store) = store().await;
     let row = bay(&store, "one").await;
     let event = |_: &CheckpointRow| Draft::new("checkpoint.made", json!({}));
@@ -508,7 +508,7 @@ async fn a_timeline_is_read_in_pages_and_from_a_time_on() {
 }
 
 #[tokio::test]
-async fn an_exec_tells_its_number_and_duration_in_the_record() {
+async fn the_record_has_the_number_and_duration_of_an_exec() {
     let (_dir, store) = store().await;
     let row = bay(&store, "one").await;
     let one = store.exec_insert(row.id, &exec(&["a"]), None, &started()).await.unwrap().row().clone();
@@ -522,7 +522,7 @@ async fn an_exec_tells_its_number_and_duration_in_the_record() {
 }
 
 #[tokio::test]
-async fn traffic_is_read_by_its_kind_and_most_of_it_is_not_in_the_timeline() {
+async fn traffic_is_selected_by_kind_and_most_of_it_is_not_in_the_timeline() {
     let (_dir, store) = store().await;
     let one = bay(&store, "one").await;
     let after = store.events_head().await.unwrap();

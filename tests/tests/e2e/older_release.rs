@@ -1,4 +1,4 @@
-//! Bays that an older release started go on under this one. `BAY_TEST_OLDER` names the executable of that release.
+//! Bays that an older release started continue under this one. `BAY_TEST_OLDER` names the executable of that release.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -12,7 +12,7 @@ use bay_tests::test_servers::Origin;
 use bay_tests::{Daemon, until};
 use serde_json::Value;
 
-/// Counts, keeps the count in a file, and prints it.
+/// Counts, writes the count to a file, and prints it.
 const COUNTER: &str = "n=0; while :; do n=$((n+1)); echo $n > /workspace/n.new; mv /workspace/n.new /workspace/n; \
                        echo $n; usleep 20000; done";
 
@@ -33,7 +33,7 @@ fn detached(daemon: &Daemon, bay: &str, script: &str) -> String {
     exec["id"].as_str().unwrap().to_owned()
 }
 
-/// Requests below `/free` are allowed, all others are questions; so is one command.
+/// Allows requests below `/free` and asks about all others, and about one command.
 fn policy(origin: &Origin) -> String {
     let one = |name: &str, outcome: &str, path: &str| {
         let rule = origin.allowed(&format!("method = \"*\"\npath = \"{path}\""));
@@ -53,7 +53,7 @@ fn open_question(lab: &Lab, what: &str) -> Value {
     until("the question", || approvals(lab, &[]).into_iter().find(|card| card["asked"]["what"] == what))
 }
 
-/// `GET` with the secret in the bay's environment as the credential.
+/// Sends a `GET` with the secret in the bay's environment as the credential.
 fn sends_the_secret(lab: &Lab, origin: &Origin) -> bool {
     let script = "import os, sys, urllib.request\n\
                   wanted = urllib.request.Request(sys.argv[1], headers={'Authorization': 'Bearer ' + os.environ['TOKEN']})\n\
@@ -64,7 +64,7 @@ fn sends_the_secret(lab: &Lab, origin: &Origin) -> bool {
 }
 
 #[test]
-fn what_an_older_release_began_goes_on_under_this_one() {
+fn bays_of_an_older_release_continue_under_this_one() {
     let Some(older) = std::env::var_os("BAY_TEST_OLDER") else {
         skip(Lack::Host, "BAY_TEST_OLDER names no executable of an older release");
         return;
@@ -101,7 +101,7 @@ fn what_an_older_release_began_goes_on_under_this_one() {
     );
     let mut first_try = release(&lab.daemon);
     let (request, command) = (open_question(&lab, "request"), open_question(&lab, "exec"));
-    // One that is held while the older release ends.
+    // A request that is held while the older release ends.
     let held = client.send("GET", "/asked/held", "");
     until("the held request is a question", || (approvals(&lab, &[]).len() == 3).then_some(()));
     let (pid, sent) = (lab.daemon.host_pid("b"), client.sent());
@@ -111,7 +111,7 @@ fn what_an_older_release_began_goes_on_under_this_one() {
     let _code = first_try.wait().unwrap();
     assert_eq!(lab.daemon.host_pid("b"), pid, "an upgrade restarts no bay: {events:#}");
     lab.until_open("b");
-    // Questions of the older release are answered under this one.
+    // Approvals of the older release are answered under this one.
     let open = approvals(&lab, &[]);
     assert_eq!(open.len(), 3, "{open:#?}");
     for card in [&request, &command] {
@@ -126,7 +126,7 @@ fn what_an_older_release_began_goes_on_under_this_one() {
     assert_eq!(paths(&origin).iter().filter(|path| path.starts_with("/asked/")).count(), 2);
     let ran = release(&lab.daemon).wait_with_output().unwrap();
     assert_eq!((ran.status.code(), ran.stdout.as_slice()), (Some(0), &b"release\n"[..]), "{ran:?}");
-    // The secret, the exec that waited, and what is kept of it.
+    // The secret, the exec that waited, and its kept output.
     assert!(sends_the_secret(&lab, &origin));
     everybody_is_clean(&lab, "b");
     let _go = lab.daemon.sh("b", "touch /tmp/go").ok();

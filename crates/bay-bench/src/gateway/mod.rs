@@ -6,10 +6,10 @@
 //! devices to the gateway and from there over loopback to the same origin.
 
 pub(crate) mod approvals;
+mod daemon_costs;
 mod lab;
 pub(crate) mod load;
 mod origin;
-mod parts;
 mod secret;
 
 use std::process::{Child, Stdio};
@@ -69,7 +69,11 @@ async fn measure(lab: &mut Lab, rounds: usize) -> Result<Vec<Scored>, ApiError> 
     let bay = lab.bay("mine").await?;
     lab.bay("hostile").await?;
     talk("the parts by themselves");
-    let mut scored = vec![parts::decisions(), parts::attribution(lab, &bay)?, parts::appends(lab, rounds)?];
+    let mut scored = vec![
+        daemon_costs::decisions(),
+        daemon_costs::attribution(lab, &bay)?,
+        daemon_costs::appends(lab, rounds)?,
+    ];
     talk("beside mitmproxy");
     let (proxy, absent) = match Mitmproxy::start(lab).await {
         Ok(proxy) => (Some(proxy), vec![]),

@@ -8,7 +8,7 @@ fn node(kind: NodeKind) -> Node {
     Node { kind, mode: 0o644, uid: 0, gid: 0, size: 1, target: None }
 }
 
-/// A file that changed, by the lines with their marks.
+/// A changed file with these marked lines.
 fn changed(path: &str, patch: &str) -> DiffEntry {
     let count = |mark: char| patch.lines().filter(|line| line.starts_with(mark)).count() as u64;
     let content = Content::Text {
@@ -36,7 +36,7 @@ fn only(entry: DiffEntry) -> (Severity, String, Option<u64>) {
     found.remove(0)
 }
 
-/// Random-looking letters, the same each time; no real token stands in this file.
+/// Random-looking letters, the same each time; this file contains no real token.
 fn letters(count: usize, from: &str) -> String {
     let from = from.as_bytes();
     let mut state = 88_172_645_463_325_252_u64;
@@ -52,7 +52,7 @@ fn letters(count: usize, from: &str) -> String {
 const BASE62: &str = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 #[test]
-fn a_token_is_told_by_its_checksum_and_never_shown() {
+fn a_token_is_recognised_by_its_checksum_and_never_shown() {
     let body = letters(30, BASE62);
     let token = format!("ghp_{body}{}", checksum(&body));
     let found = review(&[changed("src/a.rs", &format!(" x\n+let t = \"{token}\";\n"))]);
@@ -60,10 +60,10 @@ fn a_token_is_told_by_its_checksum_and_never_shown() {
     assert_eq!((found.findings[0].rule.as_str(), found.findings[0].line), ("github-token", Some(2)));
     assert_eq!(found.findings[0].why, "a GitHub token: ghp_… (40 characters)");
     assert!(!format!("{found:?}").contains(&body[..8]));
-    // One letter off is no token.
+    // With one wrong letter it is no token.
     let wrong = format!("ghp_{body}{}", checksum("other"));
     assert_eq!(rules(&[changed("src/a.rs", &format!("+{wrong}\n"))]), []);
-    // What goes is not what leaves.
+    // A removed line does not leave.
     assert_eq!(rules(&[changed("src/a.rs", &format!("-{token}\n {token}\n"))]), []);
 }
 
@@ -100,7 +100,7 @@ fn known_formats_are_found_and_placeholders_are_not() {
 }
 
 #[test]
-fn a_private_key_is_a_header_with_something_behind_it() {
+fn a_private_key_is_a_header_followed_by_content() {
     let body = letters(64, BASE62);
     let key = format!("+-----BEGIN RSA PRIVATE KEY-----\n+{body}\n+-----END RSA PRIVATE KEY-----\n");
     assert_eq!(only(changed("id_rsa", &key)), (Severity::Stop, "private-key".into(), Some(1)));
@@ -115,7 +115,7 @@ fn a_private_key_is_a_header_with_something_behind_it() {
 }
 
 #[test]
-fn random_values_of_secret_names_are_a_warning() {
+fn random_values_with_secret_names_are_a_warning() {
     let value = letters(32, BASE62);
     for line in [
         format!("DB_PASSWORD={value}"),
@@ -144,7 +144,7 @@ fn random_values_of_secret_names_are_a_warning() {
 }
 
 #[test]
-fn tests_that_go_are_told_and_tests_that_move_are_not() {
+fn removed_tests_are_reported_and_moved_tests_are_not() {
     let removed = changed(
         "src/a.rs",
         " mod tests {\n-    #[test]\n-    fn it_works() {\n-        assert!(x);\n-    }\n",
@@ -167,7 +167,7 @@ fn tests_that_go_are_told_and_tests_that_move_are_not() {
 }
 
 #[test]
-fn skipped_tests_are_told_and_words_that_look_like_it_are_not() {
+fn skipped_tests_are_reported_and_similar_words_are_not() {
     for line in [
         "@pytest.mark.skip(reason='x')",
         "describe.only('x', () => {",
@@ -184,7 +184,7 @@ fn skipped_tests_are_told_and_words_that_look_like_it_are_not() {
 }
 
 #[test]
-fn files_that_run_code_are_told_by_their_places() {
+fn files_that_run_code_are_recognised_by_their_paths() {
     let rule = |path: &str| only(changed(path, "+x\n")).1;
     for (path, wanted) in [
         (".github/workflows/ci.yml", "ci"),
@@ -217,7 +217,7 @@ fn files_that_run_code_are_told_by_their_places() {
 }
 
 #[test]
-fn binaries_links_rights_and_odd_names_are_told() {
+fn binaries_links_permissions_and_unusual_names_are_reported() {
     let binary = |path: &str| DiffEntry { content: Content::Binary, ..changed(path, "") };
     assert_eq!(only(binary("tool")), (Severity::Warn, "binary".into(), None));
     assert_eq!(only(binary("logo.PNG")).0, Severity::Note);
@@ -248,13 +248,13 @@ fn binaries_links_rights_and_odd_names_are_told() {
 }
 
 #[test]
-fn many_deletions_are_told_once() {
+fn many_deletions_are_reported_once() {
     let entries: Vec<_> = (0..MASS_DELETION_FILES).map(|n| deleted(&format!("src/{n}.rs"), "-x\n")).collect();
     assert_eq!(rules(&entries), [(Severity::Warn, "mass-deletion".into(), None)]);
 }
 
 #[test]
-fn the_worst_come_first_and_too_many_are_counted() {
+fn the_most_severe_findings_come_first_and_excess_ones_are_counted() {
     let body = letters(30, BASE62);
     let mut entries: Vec<_> = (0..MAX_FINDINGS).map(|n| changed(&format!("{n}/Makefile"), "+x\n")).collect();
     entries.push(changed("z", &format!("+ghp_{body}{}\n", checksum(&body))));
@@ -272,7 +272,7 @@ proptest! {
         }
     }
 
-    /// Whatever surrounds it, a secret is found, and no more than its beginning is shown.
+    /// A secret is found whatever surrounds it, and only its beginning is shown.
     #[test]
     fn a_token_is_found_anywhere_in_a_line(before in "[^A-Za-z0-9_\n]{0,20}", after in "[^A-Za-z0-9\n]{0,20}") {
         let body = letters(30, BASE62);

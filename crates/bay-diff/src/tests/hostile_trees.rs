@@ -11,7 +11,7 @@ use super::*;
 use crate::walk::MAX_DEPTH;
 
 #[test]
-fn names_of_any_bytes_are_told_exactly() {
+fn names_of_any_bytes_are_reported_exactly() {
     let pair = Pair::new();
     for name in [&b"new\nline"[..], b"\xff\xfe", b"-rf", b"\x1b[31m", &[b'x'; 255]] {
         write(&pair.b().join(OsStr::from_bytes(name)), b"x\n");
@@ -24,12 +24,12 @@ fn names_of_any_bytes_are_told_exactly() {
 }
 
 #[test]
-fn pipes_sockets_and_links_are_looked_at_and_never_opened() {
+fn pipes_sockets_and_links_are_compared_and_never_opened() {
     let pair = Pair::new();
     let fifo = |path: &Path| {
         rustix::fs::mknodat(CWD, path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     };
-    // Opening one for reading would wait for ever.
+    // Opening one for reading would wait forever.
     fifo(&pair.b().join("pipe"));
     pair.put("was-a-file", Some("x\n"), None);
     fifo(&pair.b().join("was-a-file"));
@@ -52,7 +52,7 @@ fn pipes_sockets_and_links_are_looked_at_and_never_opened() {
 }
 
 #[test]
-fn a_link_in_the_place_of_a_directory_leads_nowhere() {
+fn a_link_in_place_of_a_directory_leads_nowhere() {
     let pair = Pair::new();
     let outside = tempfile::tempdir().unwrap();
     write(&outside.path().join("secret"), b"outside\n");
@@ -71,7 +71,7 @@ fn endless_sparse_files_take_no_time() {
     let pair = Pair::new();
     let make = |top: &Path, size: u64, byte: u8| {
         let file = fs::File::create(top.join("sparse")).unwrap();
-        // The filesystem of the test may not go as far as btrfs does.
+        // The filesystem of the test may have a lower limit than btrfs.
         let size = [size, 1 << 42].into_iter().find(|size| file.set_len(*size).is_ok()).unwrap();
         std::os::unix::fs::FileExt::write_at(&file, &[byte], size - 1).unwrap();
         size
@@ -86,10 +86,10 @@ fn endless_sparse_files_take_no_time() {
 }
 
 #[test]
-fn a_tree_without_end_is_told_as_unread() {
+fn an_endless_tree_is_reported_as_unread() {
     let pair = Pair::new();
     let mut at: std::os::fd::OwnedFd = fs::File::open(pair.b()).unwrap().into();
-    // Deeper than any path can say.
+    // Deeper than the longest path.
     for _ in 0..MAX_DEPTH + 600 {
         rustix::fs::mkdirat(&at, "directory", Mode::RWXU).unwrap();
         at = rustix::fs::openat(&at, "directory", OFlags::PATH, Mode::empty()).unwrap();
@@ -103,7 +103,7 @@ fn a_tree_without_end_is_told_as_unread() {
 }
 
 #[test]
-fn files_below_paths_longer_than_the_kernel_takes_are_compared() {
+fn files_below_paths_beyond_the_kernels_limit_are_compared() {
     let pair = Pair::new();
     for (top, text) in [(pair.a(), "1\n"), (pair.b(), "2\n")] {
         let mut at: std::os::fd::OwnedFd = fs::File::open(top).unwrap().into();
@@ -125,9 +125,9 @@ fn files_below_paths_longer_than_the_kernel_takes_are_compared() {
     );
 }
 
-/// Directories are exchanged with links to the outside while the walk goes on. Whatever is told comes from inside.
+/// Directories are replaced by links to the outside during the walk. Everything that is reported comes from inside.
 #[test]
-fn nothing_outside_is_read_while_names_change_hands() {
+fn nothing_outside_is_read_while_names_are_replaced() {
     let pair = Pair::new();
     let outside = tempfile::tempdir().unwrap();
     write(&outside.path().join("f"), b"outside\n");

@@ -30,7 +30,7 @@ fn added_deleted_and_modified_files_come_in_the_order_of_their_paths() {
 }
 
 #[test]
-fn binary_large_and_unreadable_text_are_told_apart() {
+fn binary_large_and_unreadable_files_are_distinguished() {
     let pair = Pair::new();
     pair.put("binary", Some("a\0b"), Some("a\0c"));
     write(&pair.b().join("latin1"), b"gr\xfc\xdfe\n");
@@ -57,13 +57,13 @@ fn a_moved_file_is_renamed_by_its_inode_or_its_contents() {
     for side in [&a, &b] {
         fs::create_dir(side).unwrap();
     }
-    // One inode under two names, as two snapshots have it.
+    // One inode with two names, as in two snapshots.
     fs::write(a.join("old"), "1\n2\n").unwrap();
     fs::hard_link(a.join("old"), b.join("new")).unwrap();
     // Copied and deleted.
     fs::write(a.join("copied"), "the same words\n").unwrap();
     write(&b.join("deep/copied"), b"the same words\n");
-    // Empty files are no evidence.
+    // Equal empty files do not count as renamed.
     fs::write(a.join("empty"), "").unwrap();
     fs::write(b.join("void"), "").unwrap();
     let (entries, summary) = diff(&a, &b, &Options::shown(true));
@@ -115,7 +115,7 @@ fn a_touched_file_with_the_same_contents_is_no_change() {
 }
 
 #[test]
-fn what_changed_too_near_to_a_snapshot_is_read() {
+fn files_that_changed_close_to_a_snapshot_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (dir.path().join("a"), dir.path().join("b"));
     for side in [&a, &b] {
@@ -123,20 +123,20 @@ fn what_changed_too_near_to_a_snapshot_is_read() {
     }
     fs::write(a.join("f"), "x").unwrap();
     fs::hard_link(a.join("f"), b.join("f")).unwrap();
-    // The same inode with the same times: only reading could tell, and reading says the same.
+    // The same inode with the same times: only the content could differ, and it does not.
     for settled_before in [None, Some((0, 0)), Some((i64::MAX, 0))] {
         let options = Options { settled_before, ..Options::shown(true) };
         assert_eq!(diff(&a, &b, &options).0, [], "{settled_before:?}");
     }
 }
 
-/// Names that meet each other, some of them directories on one side and files on the other.
+/// Names that collide; some are directories on one side and files on the other.
 fn tree() -> impl Strategy<Value = BTreeMap<String, String>> {
     let name = prop_oneof!["[ab]", "[ab]/[ab]", "[ab]/[ab]/[ab.]x"];
     prop::collection::btree_map(name, "([xy]\n){0,4}", 0..10)
 }
 
-/// Writes what can be written: a path below a file cannot.
+/// Writes every file whose path is possible: none lies below a file.
 fn build(top: &Path, files: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut made = BTreeMap::new();
     for (path, text) in files {
@@ -151,9 +151,9 @@ fn build(top: &Path, files: &BTreeMap<String, String>) -> BTreeMap<String, Strin
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Every path that differs is told once, and the other way round the same paths are told.
+    /// Every path that differs is reported once, and the reverse comparison reports the same paths.
     #[test]
-    fn all_that_differs_is_told_and_the_walk_is_symmetric(a in tree(), b in tree()) {
+    fn every_difference_is_reported_and_the_walk_is_symmetric(a in tree(), b in tree()) {
         let pair = Pair::new();
         let (a, b) = (build(&pair.a(), &a), build(&pair.b(), &b));
         let touched = |entries: &[DiffEntry]| -> Vec<String> {

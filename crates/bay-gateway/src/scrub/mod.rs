@@ -49,11 +49,11 @@
 
 mod body;
 mod coding;
-mod grams;
 mod gzip;
 mod head;
 mod pattern;
 mod patterns;
+mod prefilter;
 mod spelling;
 mod stream;
 mod tally;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::grams::Grams;
 use super::pattern::{Path, Pattern, Seen};
+use super::prefilter::Grams;
 use super::spelling::Spelling;
 use super::tally::{Guesses, Tally};
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::attach::{Attachment, Attachments};
 use super::slot::{Slot, basic};
-use super::{Finder, Held, Secrets, others};
+use super::{Finder, Held, Secrets, foreign_credentials};
 
 /// The kinds of misuse. Their names are stable: they appear in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -137,7 +137,7 @@ impl Secrets {
         }
         looking.path()?;
         found.extend(looking.query()?);
-        looking.others(headers, &found)?;
+        looking.foreign_credentials(headers, &found)?;
         Ok(Attachments { found })
     }
 
@@ -249,7 +249,7 @@ impl Looking<'_> {
     }
 
     /// Refuses other credentials on a host whose credentials are managed.
-    fn others(&self, headers: &HeaderMap, found: &[Attachment]) -> Result<(), Misuse> {
+    fn foreign_credentials(&self, headers: &HeaderMap, found: &[Attachment]) -> Result<(), Misuse> {
         let host = self.request.host().to_string();
         let managed: Vec<&Held> = self.secrets.of_host(&host).filter(|held| held.managed).collect();
         let Some(first) = managed.first() else { return Ok(()) };
@@ -266,7 +266,7 @@ impl Looking<'_> {
             _ => None,
         });
         let parameters: Vec<&str> = parameters.collect();
-        match others::find(self.request, headers, &attached, &slots, &parameters) {
+        match foreign_credentials::find(self.request, headers, &attached, &slots, &parameters) {
             None => Ok(()),
             Some(place) => Err(self.misuse(MisuseKind::OtherCredential, first, &place)),
         }

@@ -209,7 +209,7 @@ fn on_a_managed_host_there_is_no_other_credential() {
 }
 
 #[test]
-fn a_sentinel_in_a_body_is_seen_however_it_is_divided() {
+fn a_sentinel_in_a_body_is_found_however_the_body_is_divided() {
     let all = Arc::new(secrets());
     let request = CanonicalRequest::from_line("POST https://api.test/repos/a").unwrap();
     let body = format!("{{\"text\":\"{SENTINEL}\"}}");
@@ -248,7 +248,7 @@ fn a_rule_of_the_policy_says_where_a_secret_may_go_if_it_names_its_hosts() {
 }
 
 #[test]
-fn a_host_whose_answers_have_guesses_in_them_is_closed_to_the_bay() {
+fn a_host_whose_answers_contain_guesses_is_closed_for_the_bay() {
     let secrets = secrets();
     let ask = |line: &str, lines: &[(&str, &str)]| {
         secrets

@@ -8,8 +8,8 @@ use russh::keys::{HashAlg, PrivateKeyWithHashAlg, PublicKeyOrCertificate};
 use russh::{Channel, ChannelOpenFailure, Preferred, SshId};
 use tokio::time::timeout;
 
+use super::close_on_drop::{Leash, leashed};
 use super::known_hosts::{Known, Verdict};
-use super::leash::{Leash, leashed};
 use super::plain_preferences;
 use crate::decider::Failure;
 use crate::limits::{SSH_CHANNEL_MESSAGES, SSH_PACKET_BYTES, SSH_WINDOW_BYTES, Timeouts};

@@ -26,11 +26,11 @@
 //! The gateway refuses shells, terminals, subsystems, and forwarding of ports, agents and X11. It builds what it
 //! sends to the origin from parsed values. Only this module uses russh.
 
-mod ahead;
 mod client;
+mod close_on_drop;
 mod host_key;
 mod known_hosts;
-mod leash;
+mod read_ahead;
 mod relay;
 mod server;
 
@@ -80,7 +80,7 @@ pub(crate) async fn serve(connection: BayConnection, stream: Prefixed) {
     };
     let under_way = Arc::new(());
     let connection = Arc::new(connection);
-    let (stream, leash) = leash::leashed(stream);
+    let (stream, leash) = close_on_drop::leashed(stream);
     let (within, idle) = (gateway.timeouts.handshake, gateway.timeouts.head);
     let began = timeout(within, server::run(connection.clone(), stream, under_way.clone())).await;
     let mut running = match began {

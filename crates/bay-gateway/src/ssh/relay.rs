@@ -7,8 +7,8 @@ use bay_policy::{CanonicalRequest, Decision, Outcome};
 use russh::server::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, client as library};
 
-use super::ahead::Ahead;
 use super::client;
+use super::read_ahead::Ahead;
 use crate::bay_connection::BayConnection;
 use crate::decider::{Ending, Failure};
 use crate::progress::{Direction, Progress};

@@ -11,8 +11,8 @@ use russh::{Channel, ChannelId, ChannelOpenFailure, MethodKind, MethodSet, Pty, 
 use tokio::task::JoinSet;
 
 use super::client::PROTOCOL_VARIABLE;
+use super::close_on_drop::Leashed;
 use super::host_key::HostKey;
-use super::leash::Leashed;
 use super::{plain_preferences, relay};
 use crate::bay_connection::BayConnection;
 use crate::decider::Refused;

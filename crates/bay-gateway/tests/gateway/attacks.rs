@@ -49,7 +49,7 @@ fn only_decided(lab: &Lab, seen: &Seen) {
 }
 
 #[tokio::test]
-async fn http_smuggle_nothing_reaches_an_origin_but_what_was_decided() {
+async fn http_smuggle_only_the_decided_request_reaches_an_origin() {
     let (mut lab, seen) = lab(false).await;
     let door = lab.open("ok.test").await;
     let host = lab.authority("ok.test");
@@ -99,7 +99,7 @@ async fn http_smuggle_nothing_reaches_an_origin_but_what_was_decided() {
 }
 
 #[tokio::test]
-async fn http_path_what_has_two_readings_is_refused_before_rules_are_asked() {
+async fn http_path_an_ambiguous_path_is_refused_before_rules_apply() {
     let (mut lab, seen) = lab(false).await;
     let door = lab.open("ok.test").await;
     let host = lab.authority("ok.test");
@@ -152,7 +152,7 @@ async fn http_path_what_has_two_readings_is_refused_before_rules_are_asked() {
 }
 
 #[tokio::test]
-async fn net_front_sni_the_names_of_a_connection_must_be_one() {
+async fn net_front_sni_all_names_of_a_connection_must_be_equal() {
     let (mut lab, seen) = lab(true).await;
     // The address of ok.test with evil.test in the handshake, and the other way round.
     for (looked_up, sni, host) in [
@@ -201,7 +201,7 @@ async fn net_front_sni_a_handshake_in_many_small_pieces_still_works() {
 }
 
 #[tokio::test]
-async fn net_h2_authority_each_stream_is_held_to_the_name_of_its_connection() {
+async fn net_h2_authority_each_stream_must_have_the_name_of_its_connection() {
     let (mut lab, seen) = lab(true).await;
     let mut client = lab.http2("ok.test").await;
     let good = lab.authority("ok.test");
@@ -272,7 +272,7 @@ path = "/open/**"
 }
 
 #[tokio::test]
-async fn an_address_that_no_name_has_leads_nowhere() {
+async fn an_address_without_a_name_leads_nowhere() {
     let (lab, _) = lab(true).await;
     let door = lab.open_address(200).await;
     assert_eq!(raw(door, b"GET /open/a HTTP/1.1\r\nHost: ok.test\r\n\r\n").await, "");
@@ -280,7 +280,7 @@ async fn an_address_that_no_name_has_leads_nowhere() {
 }
 
 #[tokio::test]
-async fn http_slowloris_a_head_that_never_ends_and_a_silent_client_are_let_go() {
+async fn http_slowloris_an_endless_head_and_a_silent_client_are_disconnected() {
     let (mut lab, seen) = lab(true).await;
     let door = lab.open("ok.test").await;
     let mut slow = TcpStream::connect(door).await.unwrap();
@@ -301,7 +301,7 @@ async fn http_slowloris_a_head_that_never_ends_and_a_silent_client_are_let_go() 
 }
 
 #[tokio::test]
-async fn heads_beyond_their_bounds_are_refused() {
+async fn heads_beyond_the_limits_are_refused() {
     let (mut lab, seen) = lab(false).await;
     let door = lab.open("ok.test").await;
     let host = lab.authority("ok.test");
@@ -352,7 +352,7 @@ async fn http_h2_rapid_reset_ends_the_connection_and_not_the_gateway() {
 }
 
 #[tokio::test]
-async fn requests_beyond_what_a_bay_may_have_under_way_are_told_so_and_take_nothing_from_the_rest() {
+async fn requests_beyond_the_limit_of_a_bay_are_refused_without_affecting_others() {
     let mut lab = Lab::new(POLICY).await;
     let tls = lab.origins.server("ok.test", |_| {});
     // An origin that never answers, so each request stays under way.
@@ -390,7 +390,7 @@ async fn requests_beyond_what_a_bay_may_have_under_way_are_told_so_and_take_noth
 }
 
 #[tokio::test]
-async fn nothing_is_connected_to_while_the_hosts_own_addresses_are_not_known() {
+async fn while_the_hosts_own_addresses_are_unknown_no_connection_is_made() {
     let (mut lab, seen) = lab(true).await;
     let mut client = lab.https("ok.test").await;
     *lab.net.own.lock().unwrap() = Some(vec!["192.0.2.10".parse().unwrap()]);
@@ -415,7 +415,7 @@ fn endless_head(block: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn http_continuation_and_hpack_heads_that_never_end_or_swell_end_their_connection_alone() {
+async fn http_continuation_and_hpack_endless_or_expanding_heads_end_only_their_connection() {
     let (mut lab, seen) = lab(true).await;
     let authority = lab.authority("ok.test");
     let mut start = vec![0x82, 0x87, 0x41, u8::try_from(authority.len()).unwrap()];

@@ -24,14 +24,14 @@ async fn a_name_has_one_address_however_it_is_written() {
 }
 
 #[tokio::test]
-async fn an_address_that_could_not_be_kept_is_not_told() {
+async fn an_address_that_could_not_be_stored_is_not_returned() {
     let lab = Lab::new(POLICY).await;
     let answer = ask(lab.dns, &question("unkept.ok.test", RecordType::A).to_vec().unwrap()).await.unwrap();
     assert_eq!((answer.metadata.response_code, answer.answers.len()), (ResponseCode::ServFail, 0));
 }
 
 #[tokio::test]
-async fn a_bay_that_has_used_up_its_addresses_learns_no_more_names_and_the_record_says_so() {
+async fn without_free_addresses_lookups_of_new_names_are_refused_and_recorded() {
     let lab = Lab::new(POLICY).await;
     let pools = bay_gateway::Pools { v4: "198.18.0.0/30".parse().unwrap(), ..bay_gateway::Pools::default() };
     let names = std::sync::Mutex::new(bay_gateway::Names::new(pools));
@@ -75,7 +75,7 @@ async fn a_flood_of_new_names_is_refused_whatever_is_asked_of_them_and_known_nam
 }
 
 #[tokio::test]
-async fn no_type_of_question_leaves_and_none_but_addresses_is_answered() {
+async fn no_dns_query_leaves_and_only_addresses_are_answered() {
     let lab = Lab::new(POLICY).await;
     let kinds = [
         RecordType::TXT,
@@ -106,7 +106,7 @@ async fn no_type_of_question_leaves_and_none_but_addresses_is_answered() {
 }
 
 #[tokio::test]
-async fn what_is_no_question_gets_an_error_or_nothing() {
+async fn an_invalid_dns_query_gets_an_error_or_no_answer() {
     let lab = Lab::new(POLICY).await;
     assert!(ask(lab.dns, &[1, 2, 3]).await.is_none());
     let mut message = question("ok.test", RecordType::A).to_vec().unwrap();
@@ -131,7 +131,7 @@ async fn what_is_no_question_gets_an_error_or_nothing() {
 }
 
 #[tokio::test]
-async fn whatever_comes_is_answered_with_its_own_id_or_not_at_all() {
+async fn every_dns_answer_has_the_id_of_its_query() {
     let lab = Lab::new(POLICY).await;
     let names = std::sync::Mutex::new(bay_gateway::Names::new(bay_gateway::Pools::default()));
     let good = question("ok.test", RecordType::A).to_vec().unwrap();
@@ -151,7 +151,7 @@ async fn whatever_comes_is_answered_with_its_own_id_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn dns_over_tcp_answers_one_question_after_the_other() {
+async fn dns_over_tcp_answers_one_query_after_the_other() {
     let lab = Lab::new(POLICY).await;
     let mut stream = TcpStream::connect(lab.dns).await.unwrap();
     for name in ["a.test", "b.test"] {
@@ -168,7 +168,7 @@ async fn dns_over_tcp_answers_one_question_after_the_other() {
 }
 
 #[tokio::test]
-async fn a_flood_of_questions_is_dropped_and_counted() {
+async fn a_flood_of_dns_queries_is_dropped_and_counted() {
     let lab = Lab::new(POLICY).await;
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let message = question("ok.test", RecordType::A).to_vec().unwrap();

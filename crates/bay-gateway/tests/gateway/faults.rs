@@ -48,13 +48,13 @@ async fn fails(bytes: impl Into<Vec<u8>>, then_waits: bool, status: u16, failure
 }
 
 #[tokio::test]
-async fn an_origin_that_says_nothing_is_a_504() {
+async fn a_silent_origin_is_a_504() {
     fails("", true, 504, Failure::AnswerTimeout).await;
     fails("HTTP/1.1 200 OK\r\nContent-", true, 504, Failure::AnswerTimeout).await;
 }
 
 #[tokio::test]
-async fn an_origin_that_goes_away_or_talks_nonsense_is_a_502() {
+async fn an_origin_that_disconnects_or_answers_nonsense_is_a_502() {
     fails("", false, 502, Failure::Broken).await;
     fails("SSH-2.0-thing\r\n", false, 502, Failure::BadAnswer).await;
     fails("HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", false, 502, Failure::BadAnswer).await;
@@ -77,7 +77,7 @@ async fn an_answer_with_a_huge_head_is_a_502_in_bounded_memory() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_shorter_than_it_said_or_has_bad_chunks_is_cut_visibly() {
+async fn a_truncated_or_malformed_body_is_visibly_truncated() {
     for answer in [
         "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n",
@@ -91,7 +91,7 @@ async fn a_body_that_is_shorter_than_it_said_or_has_bad_chunks_is_cut_visibly() 
 }
 
 #[tokio::test]
-async fn a_body_that_stops_moving_is_cut() {
+async fn a_stalled_body_is_cut() {
     let (lab, read) = said(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome".to_vec(), true).await;
     read.expect_err("the client sees that it is not whole");
     let ended = lab.ledger.ended().await;
@@ -100,7 +100,7 @@ async fn a_body_that_stops_moving_is_cut() {
 }
 
 #[tokio::test]
-async fn more_than_was_announced_is_not_taken_for_the_next_answer() {
+async fn bytes_beyond_the_announced_length_are_not_the_next_answer() {
     let two =
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
     let (mut lab, read) = said(two.into(), true).await;
@@ -151,7 +151,7 @@ async fn names_without_addresses_and_closed_ports_are_a_502() {
 }
 
 #[tokio::test]
-async fn a_long_upload_is_not_taken_for_a_silent_origin() {
+async fn a_long_upload_does_not_count_as_a_silent_origin() {
     let mut lab = Lab::with(POLICY, quick()).await;
     let tls = lab.origins.server("ok.test", |_| {});
     let (place, _) = origin::serve(Some(tls), |request: http::Request<hyper::body::Incoming>| async move {

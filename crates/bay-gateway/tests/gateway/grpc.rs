@@ -18,7 +18,7 @@ fn script(python: &Path) -> Command {
 }
 
 #[tokio::test]
-async fn grpc_calls_of_every_kind_pass_with_their_trailers_and_refusals_are_read_as_such() {
+async fn grpc_calls_of_every_kind_pass_with_trailers_and_refusals_are_grpc_errors() {
     let python = std::env::var_os("BAY_TEST_GRPC").map(PathBuf::from).filter(|path| path.exists());
     let Some(python) = python else {
         return suite::skip(Lack::Installable, "the grpcio package is not there: ./test installs it");

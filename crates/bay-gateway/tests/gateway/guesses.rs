@@ -43,7 +43,7 @@ async fn lab_with_list() -> Lab {
 }
 
 #[tokio::test]
-async fn cred_guess_list_whole_values_that_nobody_sent_close_the_host_after_a_few_answers() {
+async fn cred_guess_list_values_that_the_bay_did_not_send_close_the_host_after_a_few_answers() {
     for http2 in [false, true] {
         let mut lab = lab_with_list().await;
         let mut shown = 0;
@@ -171,7 +171,7 @@ async fn cred_guess_ws_a_socket_that_carried_the_secret_may_repeat_it_a_few_time
 }
 
 #[tokio::test]
-async fn cred_other_bay_bytes_that_a_tcp_rule_passes_on_are_scrubbed_too() {
+async fn cred_other_bay_bytes_that_a_tcp_rule_forwards_are_scrubbed_too() {
     let policy =
         "[[rule]]\nid = \"raw\"\noutcome = \"allow\"\nkind = \"tcp\"\nhost = \"ok.test\"\nport = \"*\"\n";
     let mut lab = Lab::new(policy).await;

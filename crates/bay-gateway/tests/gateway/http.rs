@@ -58,7 +58,7 @@ async fn an_allowed_request_reaches_its_origin_over_tls_and_is_recorded_to_its_e
 }
 
 #[tokio::test]
-async fn a_connection_to_an_origin_is_used_again() {
+async fn a_connection_to_an_origin_is_reused() {
     let (mut lab, seen) = tls_lab().await;
     for _ in 0..3 {
         let mut client = lab.https("ok.test").await;
@@ -91,7 +91,7 @@ async fn http2_inside_the_bay_is_http2_outside_with_many_streams_on_one_connecti
 }
 
 #[tokio::test]
-async fn plain_http_goes_the_same_way() {
+async fn plain_http_is_handled_in_the_same_way() {
     let mut lab = Lab::new(POLICY).await;
     let (place, _) = origin::serve(None, echo).await;
     lab.net.lead("ok.test", "192.0.2.10", place);
@@ -101,7 +101,7 @@ async fn plain_http_goes_the_same_way() {
 }
 
 #[tokio::test]
-async fn a_refusal_says_what_why_and_what_would_allow_it() {
+async fn a_refusal_has_the_request_the_reason_and_a_remedy() {
     let (mut lab, seen) = tls_lab().await;
     let mut client = lab.https("ok.test").await;
     let answer = send(&mut client, lab.get("ok.test", "/open/secret/a")).await;
@@ -123,7 +123,7 @@ async fn a_refusal_says_what_why_and_what_would_allow_it() {
 }
 
 #[tokio::test]
-async fn a_host_of_which_nothing_is_allowed_gets_an_answer_too() {
+async fn a_request_to_a_host_without_any_allow_gets_an_answer_too() {
     let (mut lab, _) = tls_lab().await;
     let mut client = lab.https("evil.test").await;
     let answer = send(&mut client, lab.get("evil.test", "/")).await;
@@ -175,7 +175,7 @@ async fn a_large_body_streams_through_both_ways_without_waiting_for_its_end() {
 }
 
 #[tokio::test]
-async fn ui_html_no_browser_reads_markup_out_of_what_the_gateway_says() {
+async fn ui_html_messages_of_the_gateway_contain_no_markup() {
     let (mut lab, _) = tls_lab().await;
     let markup = "/closed/%3Cscript%3Ealert(1)%3C/script%3E?q=<img%20src=x%20onerror=alert(1)>";
     for target in [markup, "/open/%3Cscript%3E/../x", "/<b>"] {
@@ -194,7 +194,7 @@ async fn ui_html_no_browser_reads_markup_out_of_what_the_gateway_says() {
 }
 
 #[tokio::test]
-async fn the_trailers_of_a_request_reach_nobody() {
+async fn trailers_of_a_request_are_dropped() {
     let (mut lab, seen) = tls_lab().await;
     let body = |length: usize| {
         let mut trailers = HeaderMap::new();
@@ -277,7 +277,7 @@ async fn a_client_that_expects_continue_gets_it_only_for_what_is_allowed() {
 }
 
 #[tokio::test]
-async fn ranges_heads_and_redirects_are_passed_on_as_they_are() {
+async fn ranges_heads_and_redirects_are_forwarded_unchanged() {
     let mut lab = Lab::new(POLICY).await;
     let tls = lab.origins.server("ok.test", |_| {});
     let (place, seen) = origin::serve(Some(tls), |request: Request<Incoming>| async move {
@@ -310,7 +310,7 @@ async fn ranges_heads_and_redirects_are_passed_on_as_they_are() {
 }
 
 #[tokio::test]
-async fn what_a_changed_policy_no_longer_allows_ends_and_the_rest_goes_on() {
+async fn a_policy_change_ends_only_what_it_no_longer_allows() {
     let mut lab = Lab::new(POLICY).await;
     let served = Arc::new(AtomicUsize::new(0));
     let tls = lab.origins.server("ok.test", |_| {});
@@ -352,7 +352,7 @@ async fn what_a_changed_policy_no_longer_allows_ends_and_the_rest_goes_on() {
 }
 
 #[tokio::test]
-async fn a_policy_that_changes_while_a_request_is_held_counts_for_it() {
+async fn a_policy_change_applies_to_a_held_request() {
     let (mut lab, seen) = tls_lab().await;
     let mut client = lab.https("ok.test").await;
     let (reached, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -368,7 +368,7 @@ async fn a_policy_that_changes_while_a_request_is_held_counts_for_it() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_while_it_is_held_is_let_go() {
+async fn a_held_client_that_disconnects_is_released() {
     let (mut lab, _) = tls_lab().await;
     let door = lab.open("ok.test").await;
     let (reached, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));

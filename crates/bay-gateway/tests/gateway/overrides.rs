@@ -50,7 +50,7 @@ fn part(name: &str, value: &str) -> String {
 }
 
 #[tokio::test]
-async fn http_override_no_header_and_no_query_asks_for_another_request() {
+async fn http_override_no_header_or_query_names_another_request() {
     let (mut lab, seen) = lab().await;
     let door = lab.open("ok.test").await;
     let host = lab.authority("ok.test");
@@ -94,7 +94,7 @@ async fn http_override_no_header_and_no_query_asks_for_another_request() {
 }
 
 #[tokio::test]
-async fn http_override_no_field_of_a_form_asks_for_another_method() {
+async fn http_override_no_form_field_names_another_method() {
     let (mut lab, seen) = lab().await;
     let door = lab.open("ok.test").await;
     let host = lab.authority("ok.test");
@@ -138,7 +138,7 @@ async fn http_override_no_field_of_a_form_asks_for_another_method() {
 }
 
 #[tokio::test]
-async fn http_override_a_long_form_is_cut_off_before_the_method_it_asks_for() {
+async fn http_override_a_long_form_is_cut_off_before_another_method() {
     let (mut lab, seen) = lab().await;
     let door = lab.open("ok.test").await;
     let host = lab.authority("ok.test");

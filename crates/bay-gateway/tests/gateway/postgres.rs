@@ -176,7 +176,7 @@ async fn a_client_with_the_sentinel_is_logged_in_with_the_password() {
 }
 
 #[tokio::test]
-async fn cred_wrongslot_any_other_password_is_refused_before_the_database_hears_of_it() {
+async fn cred_wrongslot_any_other_password_is_refused_before_it_reaches_the_database() {
     let Some(rig) = Rig::new(true, false).await else { return };
     // Even the real password is refused: the bay must prove that it has the sentinel.
     for wrong in ["guess", VALUE] {
@@ -196,7 +196,7 @@ async fn cred_wrongslot_any_other_password_is_refused_before_the_database_hears_
 }
 
 #[tokio::test]
-async fn a_new_password_holds_from_the_next_login_on() {
+async fn a_new_password_applies_from_the_next_login_on() {
     let Some(rig) = Rig::new(true, false).await else { return };
     assert!(rig.says("app", SENTINEL, VERIFIED, "select 1").await.ok);
     rig.database.admin("alter role app password 'CANARY-another-real-password'").unwrap();
@@ -208,7 +208,7 @@ async fn a_new_password_holds_from_the_next_login_on() {
 }
 
 #[tokio::test]
-async fn older_ways_to_log_in_are_answered_too() {
+async fn older_login_methods_are_answered_too() {
     let Some(rig) = Rig::new(true, true).await else { return };
     rig.database
         .admin("set password_encryption = 'md5'; alter role app password 'CANARY-5f0d2c9e-real-password'")
@@ -221,7 +221,7 @@ async fn older_ways_to_log_in_are_answered_too() {
 }
 
 #[tokio::test]
-async fn cred_echo_what_the_database_says_is_scrubbed_of_the_password() {
+async fn cred_echo_the_password_is_scrubbed_from_database_answers() {
     let Some(rig) = Rig::new(true, false).await else { return };
     let sql = format!("create table t (v text); insert into t values ('{VALUE}'); grant select on t to app");
     rig.database.admin(&sql).unwrap();
@@ -278,7 +278,7 @@ async fn pg_replication_a_password_for_one_database_is_none_for_replicas() {
 }
 
 #[tokio::test]
-async fn pg_startup_parameters_that_no_list_has_are_refused_before_the_database_hears_of_them() {
+async fn pg_startup_unlisted_parameters_are_refused_before_they_reach_the_database() {
     let Some(rig) = Rig::new(true, false).await else { return };
     for (line, named) in [
         ("options='-c session_preload_libraries=x'", "session_preload_libraries"),
@@ -310,7 +310,7 @@ async fn pg_startup_parameters_that_no_list_has_are_refused_before_the_database_
 }
 
 #[tokio::test]
-async fn a_password_is_not_sent_without_tls_unless_the_operator_says_so() {
+async fn a_password_is_not_sent_without_tls_unless_the_operator_permits_it() {
     let Some(rig) = Rig::new(false, false).await else { return };
     let said = rig.says("app", SENTINEL, VERIFIED, "select 1").await;
     assert!(!said.ok && said.err.contains("offers no TLS") && said.err.contains("plain"), "{said:?}");
@@ -354,7 +354,7 @@ async fn a_query_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn a_connection_ends_when_its_secret_is_taken_back() {
+async fn a_connection_ends_when_its_secret_is_removed() {
     let Some(rig) = Rig::new(true, false).await else { return };
     let client = rig
         .client("db.test", "app", SENTINEL, VERIFIED)
@@ -386,7 +386,7 @@ async fn a_connection_ends_when_it_is_no_longer_allowed() {
 }
 
 #[tokio::test]
-async fn cred_echo_error_what_a_database_says_of_a_password_is_left_out() {
+async fn cred_echo_error_database_messages_about_a_password_are_omitted() {
     let Some(rig) = Rig::new(true, false).await else { return };
     let mut tls = (*rig.lab.origins.server("db.test", |_| {})).clone();
     tls.alpn_protocols = vec![b"postgresql".to_vec()];

@@ -109,7 +109,7 @@ fn no_value_in(read: &Read) {
 }
 
 #[tokio::test]
-async fn a_value_takes_the_sentinels_place_and_is_on_record_before_it_is_sent() {
+async fn a_value_replaces_the_sentinel_and_its_use_is_recorded_first() {
     let (mut lab, seen, _) = secret_lab().await;
     let mut client = lab.https("ok.test").await;
     let request =
@@ -192,7 +192,7 @@ async fn telling(request: Request<Incoming>) -> Response<Body> {
 }
 
 #[tokio::test]
-async fn cred_echo_answers_are_scrubbed_however_they_are_packed_divided_and_asked_for() {
+async fn cred_echo_answers_are_scrubbed_with_any_compression_division_and_range() {
     let mut lab = Lab::new(POLICY).await;
     let (place, seen) = origin::serve(Some(lab.origins.server("ok.test", |_| {})), telling).await;
     lab.net.lead("ok.test", "192.0.2.10", place);
@@ -288,7 +288,7 @@ async fn a_server_with_another_certificate_gets_no_value() {
 }
 
 #[tokio::test]
-async fn a_sentinel_anywhere_else_is_refused_reported_and_reaches_nobody() {
+async fn a_sentinel_anywhere_else_is_refused_reported_and_not_forwarded() {
     let (mut lab, seen, other) = secret_lab().await;
     let agent = format!("curl {SENTINEL}");
     let query = format!("/open/api/x?q={SENTINEL}");
@@ -330,7 +330,7 @@ async fn a_sentinel_anywhere_else_is_refused_reported_and_reaches_nobody() {
 }
 
 #[tokio::test]
-async fn another_credential_to_a_managed_host_is_refused_and_cookies_are_left_out() {
+async fn another_credential_to_a_managed_host_is_refused_and_cookies_are_dropped() {
     let (mut lab, seen, other) = secret_lab().await;
     let mut client = lab.https("ok.test").await;
     for line in [("authorization", "Bearer attackers-own-key"), ("x-api-key", "attackers-own-key")] {
@@ -350,7 +350,7 @@ async fn another_credential_to_a_managed_host_is_refused_and_cookies_are_left_ou
 }
 
 #[tokio::test]
-async fn a_sentinel_in_a_body_is_cut_out_of_it_with_the_rest_and_reported() {
+async fn a_body_is_cut_before_a_sentinel_which_is_reported() {
     let (mut lab, seen, _) = secret_lab().await;
     let mut client = lab.https("ok.test").await;
     let form = format!("--x\r\ncontent-disposition: form-data; name=\"f\"\r\n\r\n{SENTINEL}\r\n--x--\r\n");
@@ -378,7 +378,7 @@ async fn a_sentinel_in_a_body_is_cut_out_of_it_with_the_rest_and_reported() {
 }
 
 #[tokio::test]
-async fn an_origin_that_answers_without_reading_is_not_told_of_a_request_with_a_sentinel_in_its_body() {
+async fn an_early_answer_to_a_request_with_a_sentinel_in_its_body_is_dropped() {
     let mut lab = Lab::new(POLICY).await;
     let hasty = |_request: Request<Incoming>| async { Response::new(text("read nothing")) };
     let (place, seen) = origin::serve(Some(lab.origins.server("ok.test", |_| {})), hasty).await;
@@ -405,7 +405,7 @@ async fn an_origin_that_answers_without_reading_is_not_told_of_a_request_with_a_
 }
 
 #[tokio::test]
-async fn another_value_holds_from_the_next_request_on_the_same_connection() {
+async fn a_new_value_applies_from_the_next_request_on_the_same_connection() {
     let (mut lab, seen, _) = secret_lab().await;
     let mut client = lab.https("ok.test").await;
     let ask = |lab: &Lab| with(lab.get("ok.test", "/open/api/x"), &[("authorization", &bearer())]);
@@ -420,7 +420,7 @@ async fn another_value_holds_from_the_next_request_on_the_same_connection() {
 }
 
 #[tokio::test]
-async fn a_request_that_was_held_while_its_secret_became_another_hosts_goes_nowhere() {
+async fn a_held_request_whose_secret_moved_to_another_host_is_not_sent() {
     let (mut lab, seen, _) = secret_lab().await;
     let (reached, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     *lab.ledger.hold.lock().unwrap() = Some((reached.clone(), go_on.clone()));
@@ -437,7 +437,7 @@ async fn a_request_that_was_held_while_its_secret_became_another_hosts_goes_nowh
 }
 
 #[tokio::test]
-async fn a_secret_that_is_taken_back_ends_what_is_under_way_also_where_nothing_moves() {
+async fn the_removal_of_a_secret_ends_its_streams_even_if_they_are_idle() {
     let mut lab = Lab::new(POLICY).await;
     let begun = Arc::new(AtomicUsize::new(0));
     let count = begun.clone();
@@ -478,7 +478,7 @@ async fn a_secret_that_is_taken_back_ends_what_is_under_way_also_where_nothing_m
 }
 
 #[tokio::test]
-async fn a_stream_that_is_open_over_a_rotation_shows_the_new_value_no_more_than_the_old() {
+async fn a_stream_open_over_a_rotation_is_scrubbed_of_both_values() {
     let mut lab = Lab::new(POLICY).await;
     let (place, _) =
         origin::serve(Some(lab.origins.server("ok.test", |_| {})), |request| switch(request, Bytes::new()))
@@ -510,7 +510,7 @@ async fn a_stream_that_is_open_over_a_rotation_shows_the_new_value_no_more_than_
 }
 
 #[tokio::test]
-async fn cred_ws_a_handshake_takes_the_value_and_no_frame_shows_or_gets_it() {
+async fn cred_ws_a_handshake_gets_the_value_and_frames_are_scrubbed() {
     let mut lab = Lab::new(POLICY).await;
     // The origin sends the credential in a frame, and then echoes.
     let telling = |request: Request<Incoming>| async {
@@ -605,7 +605,7 @@ async fn cred_echo_error_no_answer_of_the_gateway_quotes_an_origin() {
 }
 
 #[tokio::test]
-async fn cred_echo_error_what_an_origin_says_when_it_closes_http2_is_not_quoted() {
+async fn cred_echo_error_an_origins_http2_close_message_is_not_quoted() {
     let mut lab = Lab::with(POLICY, crate::lab::quick()).await;
     let mut tls = (*lab.origins.server("ok.test", |_| {})).clone();
     tls.alpn_protocols = vec![b"h2".to_vec()];

@@ -30,7 +30,7 @@ async fn looking_lab() -> Lab {
 }
 
 #[tokio::test]
-async fn a_body_that_was_looked_at_arrives_whole_and_with_its_length() {
+async fn a_body_that_was_read_ahead_arrives_complete_with_its_length() {
     let mut lab = looking_lab().await;
     let large: String = (0..MAX_LOOK_BYTES * 3).map(|at| char::from(b'a' + (at % 23) as u8)).collect();
     for body in ["", "hello", large.as_str()] {
@@ -55,7 +55,7 @@ async fn a_body_that_was_looked_at_arrives_whole_and_with_its_length() {
 }
 
 #[tokio::test]
-async fn whoever_waits_to_be_told_to_go_on_is_told_so_by_looking() {
+async fn reading_ahead_sends_continue_to_a_waiting_client() {
     let mut lab = looking_lab().await;
     let mut stream = lab.tls("ok.test", "ok.test", &["http/1.1"]).await;
     let authority = lab.authority("ok.test");
@@ -73,7 +73,7 @@ async fn whoever_waits_to_be_told_to_go_on_is_told_so_by_looking() {
 }
 
 #[tokio::test]
-async fn a_request_that_a_person_has_not_answered_is_to_be_sent_again() {
+async fn a_request_without_an_answer_is_told_to_retry() {
     let policy = POLICY.replace("\"allow\"", "\"ask\"");
     let mut lab = Lab::new(&policy).await;
     let waiting = Waiting { question: "ask_1".to_owned(), retry_after: Duration::from_secs(3) };

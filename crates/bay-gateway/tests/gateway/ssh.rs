@@ -133,7 +133,7 @@ async fn a_repository_is_cloned_with_the_operators_key_and_every_step_is_on_reco
 }
 
 #[tokio::test]
-async fn the_two_ways_to_write_an_address_are_one_repository() {
+async fn both_forms_of_an_ssh_address_are_one_repository() {
     let mut rig = Rig::new(READING).await;
     for url in [format!("git@{NAME}:team/app"), format!("git@{NAME}:/team/app.git/"), rig.url("team/app")] {
         let root = rig.dir.path().to_owned();
@@ -144,7 +144,7 @@ async fn the_two_ways_to_write_an_address_are_one_repository() {
 }
 
 #[tokio::test]
-async fn pushing_needs_a_rule_that_says_so_and_then_arrives() {
+async fn pushing_needs_a_rule_that_allows_it() {
     let mut rig = Rig::new(READING).await;
     let (work, done) = rig.clone("team/app.git").await;
     assert!(done.status.success(), "{}", said(&done));
@@ -179,7 +179,7 @@ fn at_forge(rig: &Rig, name: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_push_is_decided_on_by_what_it_changes_before_anything_of_it_is_sent() {
+async fn a_push_is_decided_by_its_refs_before_any_of_it_is_sent() {
     let rules = format!(
         "{READING}\n{}\n{}",
         READING.replace("\"app\"", "\"agents\"").replace("path =", "branch = \"agent/**\"\npath ="),
@@ -249,7 +249,7 @@ async fn git_push_options_over_ssh_are_allowed_by_no_rule_on_branches() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_of_a_push_is_taken_for_the_worst() {
+async fn a_push_that_cannot_be_parsed_counts_as_the_worst_case() {
     let by_branch = READING.replace("path =", "branch = \"**\"\npath =");
     let mut rig = Rig::new(&by_branch).await;
     let first = at_forge(&rig, "refs/heads/main");
@@ -276,7 +276,7 @@ async fn what_cannot_be_read_of_a_push_is_taken_for_the_worst() {
 }
 
 #[tokio::test]
-async fn what_is_large_passes_both_ways_unchanged() {
+async fn large_data_passes_both_ways_unchanged() {
     let mut rig = Rig::new(&READING.replace("path =", "method = \"*\"\npath =")).await;
     let (work, _) = rig.clone("team/app.git").await;
     let bytes: Vec<u8> = (0..24_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -293,7 +293,7 @@ async fn what_is_large_passes_both_ways_unchanged() {
 }
 
 #[tokio::test]
-async fn what_the_server_says_and_its_status_reach_the_client() {
+async fn the_servers_messages_and_status_reach_the_client() {
     let mut rig = Rig::new(&READING.replace("/team/app", "/team/**")).await;
     let done = rig.ssh(&["git@x", "git-upload-pack 'team/none.git'"]).output().await.unwrap();
     assert_eq!(done.status.code(), Some(128), "{}", said(&done));
@@ -325,7 +325,7 @@ async fn waiting(rig: &mut Rig) -> Child {
 }
 
 #[tokio::test]
-async fn a_policy_that_changes_ends_what_is_under_way() {
+async fn a_policy_change_ends_running_commands() {
     let mut rig = Rig::new(READING).await;
     let mut child = waiting(&mut rig).await;
     let input = child.stdin.take();
@@ -338,7 +338,7 @@ async fn a_policy_that_changes_ends_what_is_under_way() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_takes_its_connection_to_the_origin_along() {
+async fn the_connection_to_the_origin_ends_with_its_client() {
     let mut rig = Rig::new(READING).await;
     let mut child = waiting(&mut rig).await;
     child.kill().await.unwrap();
@@ -347,7 +347,7 @@ async fn a_client_that_goes_away_takes_its_connection_to_the_origin_along() {
 }
 
 #[tokio::test]
-async fn a_command_in_which_nothing_moves_is_ended() {
+async fn a_stalled_command_is_ended() {
     let mut timeouts = quick();
     timeouts.tunnel_idle = std::time::Duration::from_millis(300);
     let mut rig = Rig::with(Lab::with(READING, timeouts).await).await;

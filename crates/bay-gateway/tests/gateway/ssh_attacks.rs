@@ -52,7 +52,7 @@ async fn no_other_command_and_no_other_repository_gets_to_the_server() {
 }
 
 #[tokio::test]
-async fn a_shell_a_terminal_and_subsystems_are_refused_with_a_word() {
+async fn a_shell_a_terminal_and_subsystems_are_refused_with_a_message() {
     let mut rig = Rig::new(READING).await;
     let done = rig.ssh(&["git@x"]).output().await.unwrap();
     assert_eq!(done.status.code(), Some(128));
@@ -120,7 +120,7 @@ async fn a_server_with_another_host_key_gets_no_login() {
 }
 
 #[tokio::test]
-async fn without_the_right_key_or_user_it_is_said() {
+async fn a_failed_login_is_reported() {
     let mut rig = Rig::new(READING).await;
     let done = rig.ssh(&["root@x", "git-upload-pack 'team/app.git'"]).output().await.unwrap();
     assert!(said(&done).contains("is for the user git; use ssh://git@"), "{}", said(&done));
@@ -144,7 +144,7 @@ async fn without_the_right_key_or_user_it_is_said() {
 }
 
 #[tokio::test]
-async fn a_name_that_leads_to_a_private_address_is_not_followed() {
+async fn a_name_that_resolves_to_a_private_address_is_not_dialled() {
     let mut rig = Rig::new(READING).await;
     let place = rig.forge.serve().await;
     rig.lab.net.lead(NAME, "10.0.0.7", place);
@@ -193,7 +193,7 @@ async fn connections_are_bounded_and_idle_ones_are_ended() {
 }
 
 #[tokio::test]
-async fn what_is_not_ssh_is_not_served_as_ssh() {
+async fn other_protocols_are_not_served_as_ssh() {
     let rig = Rig::with(Lab::with(READING, quick()).await).await;
     for junk in [&b"SSH-1.5-old\r\n"[..], b"GET / HTTP/1.1\r\n\r\n", &[0xff; 4096], b"SSH-2.0-"] {
         let mut stream = TcpStream::connect(rig.lab.address(NAME)).await.unwrap();

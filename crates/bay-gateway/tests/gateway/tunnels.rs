@@ -89,7 +89,7 @@ async fn http_upgrade_ws_frames_pass_both_ways_and_are_counted() {
 }
 
 #[tokio::test]
-async fn http_upgrade_ws_a_changed_policy_ends_it_though_nothing_moves() {
+async fn http_upgrade_ws_a_policy_change_ends_an_idle_socket() {
     let (mut lab, _) = switching_lab().await;
     let mut client = lab.https("ok.test").await;
     let mut answer = client.send_request(websocket(&lab, "/open/ws")).await.unwrap();
@@ -101,7 +101,7 @@ async fn http_upgrade_ws_a_changed_policy_ends_it_though_nothing_moves() {
 }
 
 #[tokio::test]
-async fn http_upgrade_ws_only_a_whole_handshake_to_an_allowed_path_switches() {
+async fn http_upgrade_ws_only_a_complete_handshake_to_an_allowed_path_switches() {
     let (mut lab, seen) = switching_lab().await;
     let mut client = lab.https("ok.test").await;
     assert_eq!(send(&mut client, websocket(&lab, "/open/secret/ws")).await.status, 403);
@@ -129,7 +129,7 @@ async fn http_upgrade_ws_only_a_whole_handshake_to_an_allowed_path_switches() {
 }
 
 #[tokio::test]
-async fn http_upgrade_ws_whoever_may_read_may_not_talk() {
+async fn http_upgrade_ws_an_allow_to_read_permits_no_websocket() {
     let (mut lab, seen) = switching_lab().await;
     for (methods, status) in [("\"GET\"", 403), ("[\"GET\", \"POST\"]", 403), ("\"WEBSOCKET\"", 101)] {
         lab.set_policy(&POLICY.replace("method = \"*\"", &format!("method = {methods}")));
@@ -173,7 +173,7 @@ async fn echo_place() -> std::net::SocketAddr {
 }
 
 #[tokio::test]
-async fn a_tcp_rule_passes_bytes_both_ways_and_half_closes() {
+async fn a_tcp_rule_forwards_bytes_both_ways_and_half_closes() {
     let mut lab = Lab::new(TUNNELS).await;
     lab.net.lead("db.test", "192.0.2.20", echo_place().await);
     let mut stream = TcpStream::connect(lab.open("db.test").await).await.unwrap();
@@ -222,7 +222,7 @@ async fn a_passthrough_rule_lets_the_client_see_the_origins_own_certificate() {
 }
 
 #[tokio::test]
-async fn a_port_where_nothing_is_allowed_is_refused_at_once_and_recorded() {
+async fn a_port_without_any_allow_is_refused_immediately_and_recorded() {
     let mut lab = Lab::with(TUNNELS, quick()).await;
     let door = lab.open("evil.test").await;
     assert_eq!(raw(door, b"").await, "");
@@ -260,7 +260,7 @@ async fn an_explicit_proxy_serves_whole_urls() {
 }
 
 #[tokio::test]
-async fn net_connect_port_a_tunnel_is_opened_only_where_something_may_be_allowed() {
+async fn net_connect_port_a_tunnel_opens_only_if_something_may_be_allowed() {
     let (lab, _) = proxied().await;
     let policy = POLICY.replace("port = \"*\"", "port = 443");
     lab.set_policy(&policy);
@@ -281,7 +281,7 @@ async fn net_connect_port_a_tunnel_is_opened_only_where_something_may_be_allowed
 }
 
 #[tokio::test]
-async fn curl_works_through_both_doors() {
+async fn curl_works_with_and_without_the_proxy() {
     if std::process::Command::new("curl").arg("--version").stdout(Stdio::null()).status().is_err() {
         return suite::skip(Lack::Installable, "there is no curl");
     }

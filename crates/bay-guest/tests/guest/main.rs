@@ -4,14 +4,14 @@
 //! Otherwise it runs as a plain process that adopts orphans.
 #![forbid(unsafe_code)]
 
+mod cgroup_leaves;
 mod envd;
 mod execs;
 mod files;
+mod guest_end;
 mod harness;
 mod hashes;
 mod inside;
-mod leaves;
-mod lives;
 mod origin;
 mod services;
 mod streams;

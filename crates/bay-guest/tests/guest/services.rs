@@ -8,8 +8,8 @@ use bay_types::service::{Health, HealthCheck, Restart, ServiceSpec, ServiceState
 use http::Method;
 use http_body_util::BodyExt;
 
+use crate::cgroup_leaves::Group;
 use crate::harness::{Guest, Options, json};
-use crate::leaves::Group;
 
 fn sh(script: &str) -> ServiceSpec {
     ServiceSpec { cwd: Some("/".into()), ..ServiceSpec::new(["/bin/sh", "-c", script]) }

@@ -20,7 +20,7 @@ fn events(n: u64) -> Vec<EventRecord> {
         .collect()
 }
 
-/// A log of so many events, as a daemon has it.
+/// A log with this many events, as a daemon has it.
 struct Log {
     key: SecretKey,
     events: Vec<EventRecord>,
@@ -68,7 +68,7 @@ fn check(lines: &[Vec<u8>], known: &[Head]) -> Result<Verified, Flaw> {
 }
 
 #[test]
-fn a_whole_bundle_and_every_part_of_it_hold() {
+fn a_whole_bundle_and_every_part_of_it_verify() {
     for n in [0, 1, 2, 7, 8, 300] {
         let log = Log::new(n);
         assert_eq!(check(&log.bundle(1, n), &[]).unwrap().events, (n > 0).then_some((1, n)));
@@ -83,7 +83,7 @@ fn a_whole_bundle_and_every_part_of_it_hold() {
 }
 
 #[test]
-fn whatever_is_done_to_a_bundle_is_noticed() {
+fn every_change_to_a_bundle_is_detected() {
     let log = Log::new(9);
     let good = log.bundle(1, 9);
     let wrong = |change: &dyn Fn(&mut Vec<Vec<u8>>)| {
@@ -107,10 +107,10 @@ fn whatever_is_done_to_a_bundle_is_noticed() {
     assert_eq!(wrong(&|lines| drop(lines.remove(5))), Flaw::Order { expected: 5, found: 6 });
     assert!(matches!(wrong(&|lines| lines.push(lines[9].clone())), Flaw::Malformed { line: 11, .. }));
     assert!(matches!(wrong(&Vec::clear), Flaw::Malformed { line: 1, .. }));
-    // The head of a smaller log, with fewer events behind it: older, and known by a newer head only.
+    // The head of a smaller log: older, and known only by a newer head.
     let older = Log::new(8);
     assert_eq!(check(&older.bundle(1, 8), &[log.head()]).unwrap().standing, [Standing::Older]);
-    // A header that promises less than its head has.
+    // A header that announces fewer events than its head has.
     let mut header: Header = serde_json::from_slice(&good[0]).unwrap();
     header.evidence = Evidence::Range { from: 1, to: 8, before: vec![], behind: vec![] };
     assert_eq!(
@@ -123,7 +123,7 @@ fn whatever_is_done_to_a_bundle_is_noticed() {
 }
 
 #[test]
-fn a_renumbered_swap_is_noticed_too() {
+fn a_renumbered_swap_is_detected_too() {
     let mut swapped = events(9);
     swapped.swap(2, 3);
     for (seq, event) in (1..).zip(&mut swapped) {
@@ -136,7 +136,7 @@ fn a_renumbered_swap_is_noticed_too() {
 }
 
 #[test]
-fn a_fork_is_noticed_at_the_same_size_and_at_another() {
+fn a_fork_is_detected_at_the_same_size_and_at_another() {
     let mut other = events(9);
     other[8].body = "{}".to_owned();
     other[8].hash = other[8].leaf();
@@ -172,7 +172,7 @@ fn proofs_of_one_event_and_of_consistency_are_bundles_too() {
 }
 
 #[test]
-fn a_head_is_believed_with_the_right_key_only() {
+fn a_head_verifies_only_with_the_right_key() {
     let log = Log::new(5);
     let note = log.note();
     let public = log.key.public();
@@ -184,7 +184,7 @@ fn a_head_is_believed_with_the_right_key_only() {
     assert!(matches!(Head::open(&note, &elsewhere.public()), Err(NoteError::OtherLog { .. })));
     let changed = note.replacen("\n5\n", "\n6\n", 1);
     assert!(matches!(Head::open(&changed, &public), Err(NoteError::WrongSignature(_))));
-    // Other people's signatures beside ours change nothing.
+    // Signatures of others beside ours change nothing.
     let witness = "\u{2014} witness AAAAAAAA";
     assert_eq!(Head::open(&format!("{note}{witness}\n"), &public).unwrap().size, 5);
     let secret = log.key.to_secret_text();
@@ -195,18 +195,18 @@ fn a_head_is_believed_with_the_right_key_only() {
 
 proptest! {
     #[test]
-    fn a_flipped_bit_anywhere_is_noticed(at in any::<prop::sample::Index>(), bit in 0_u8..8) {
+    fn a_flipped_bit_anywhere_is_detected(at in any::<prop::sample::Index>(), bit in 0_u8..8) {
         let log = Log::new(6);
         let mut bytes = log.bundle(2, 5).concat();
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
         let lines: Vec<Vec<u8>> = bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
-        // The piece behind the last line's end is empty.
+        // The piece after the last line break is empty.
         let lines = match lines.split_last() {
             Some((last, lines)) if last.is_empty() => lines.to_vec(),
             _ => lines,
         };
-        // A changed end of line can leave the same lines; whatever is believed must be what was there.
+        // A changed line break can leave the same lines. Whatever verifies must be the original content.
         if let Ok(verified) = check(&lines, &[]) {
             prop_assert_eq!(verified.head, log.head());
             prop_assert_eq!(verified.events, Some((2, 5)));
@@ -214,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_without_harm(text in "\\PC{0,300}", note in "\\PC{0,60}\n[0-9]{0,20}\n\\PC{0,50}\ntime \\PC{0,20}\n\n\u{2014} \\PC{0,40}") {
+    fn parsing_any_text_does_no_harm(text in "\\PC{0,300}", note in "\\PC{0,60}\n[0-9]{0,20}\n\\PC{0,50}\ntime \\PC{0,20}\n\n\u{2014} \\PC{0,40}") {
         let _ = Head::open(&note, &key().public());
         let _ = PublicKey::parse(&text);
         let _ = SecretKey::parse(&text);

@@ -11,13 +11,13 @@
 
 mod git;
 pub mod host;
-mod line;
 pub mod overrides;
 pub mod path;
 mod percent;
 pub mod query;
 pub mod refusal;
 pub mod request;
+mod request_line;
 
 pub use git::{GitService, GitSsh};
 pub use host::{Host, HostWarning};

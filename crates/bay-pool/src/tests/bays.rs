@@ -25,7 +25,7 @@ fn a_bay_is_made_of_snapshots_that_do_not_touch_their_image() {
         fs::write(root.join("usr/bin/sh"), "").unwrap_err().kind(),
         std::io::ErrorKind::ReadOnlyFilesystem
     );
-    // Once more is the same again, and loses nothing.
+    // A repetition changes and loses nothing.
     pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
     assert!(disk.workspace.join("work").exists());
 }
@@ -69,7 +69,7 @@ fn a_kept_workspace_can_be_used_again_and_stays_until_it_is_removed_by_name() {
     }
     pool.kept_remove(&kept.name).unwrap();
     assert_eq!(pool.kept_list().unwrap(), []);
-    // The bay made from it goes on, also through a repeated creation.
+    // The bay made from it is unaffected, also by a repeated creation.
     pool.bay_create(next, image.id, &from, None).unwrap();
     assert_eq!(fs::read_to_string(disk.workspace.join("note")).unwrap(), "changed");
 }
@@ -104,7 +104,7 @@ fn a_kept_workspace_outlives_its_bay_also_when_the_removal_is_repeated() {
     let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
     fs::write(disk.workspace.join("work"), "precious").unwrap();
     let aside = disk.root.parent().unwrap().to_owned();
-    // Cut short after the workspace was moved: the directory is still there.
+    // Interrupted after the workspace was moved: the directory is still there.
     let kept = pool.bay_remove(bay, Some("../odd name")).unwrap().unwrap();
     fs::create_dir(&aside).unwrap();
     fs::write(aside.join("kept-as"), kept.file_name().unwrap().to_str().unwrap()).unwrap();
@@ -124,7 +124,7 @@ fn a_replaced_root_is_fresh_and_the_workspace_stays() {
     let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
     fs::write(disk.root.join("litter"), "x").unwrap();
     fs::write(disk.workspace.join("work"), "x").unwrap();
-    // What an exchange that was cut short leaves.
+    // The leftover of an interrupted exchange.
     btrfs::subvolume_create(open_dir(disk.root.parent().unwrap()).unwrap(), "root.new".as_ref(), None)
         .unwrap();
     pool.bay_replace_root(bay, image.id).unwrap();
@@ -176,7 +176,7 @@ fn a_disk_limit_stops_a_bay_and_only_that_bay() {
     };
     let refused = fill(&disk.workspace).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::QuotaExceeded, "{refused}");
-    // The limit is the bay's, not the subvolume's.
+    // The limit applies to the bay, not to a subvolume.
     let refused = fill(&disk.root).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::QuotaExceeded, "{refused}");
     fill(&free.workspace).unwrap();
@@ -212,7 +212,7 @@ fn a_disk_limit_set_later_counts_earlier_data_and_can_be_removed() {
     btrfs::sync(open_dir(&disk.root).unwrap()).unwrap();
     let used = pool.bay_usage(bay).unwrap().own_bytes;
     assert!((15 << 20..=20 << 20).contains(&used), "{used}");
-    // Another bound for a bay that has one, and none again.
+    // Another limit for a bay that has one, then none.
     assert!(pool.bay_set_quota(bay, Some(12)).is_err());
     pool.bay_set_quota(bay, Some(60)).unwrap();
     write("large", 30).unwrap();
@@ -246,7 +246,7 @@ fn usage_counts_what_the_bay_wrote_and_not_what_it_shares() {
     assert!((3 << 20..4 << 20).contains(&used), "{used}");
 }
 
-/// A moment by the kernel's clock for files that is past what was stamped before.
+/// A time by the kernel's file clock that is later than all earlier timestamps.
 fn next_tick() -> jiff::Timestamp {
     let before = jiff::Timestamp::now();
     while file_clock() <= before {}
@@ -281,15 +281,15 @@ fn changes_in_a_workspace_are_found_by_their_time() {
     let found = pool.workspace_changes(bay, since, &[window, empty]).unwrap();
     assert!(found[1].is_empty(), "{:?}", found[1]);
     let changes = &found[0];
-    // The top got a name, and `dir` lost one.
+    // The top directory gained a name, and `dir` lost one.
     assert_eq!((changes.created, changes.changed, changes.directories), (1, 1, 2), "{changes:?}");
     let mut names = changes.names.clone();
     names.sort();
     assert_eq!(names, ["grown", "new"]);
     assert!(!changes.at_least);
-    // Without a beginning the same is found, only with more work.
+    // Without a start generation the result is the same, but costs more.
     assert_eq!(pool.workspace_changes(bay, 0, &[window]).unwrap()[0], *changes);
-    // What was only appended to is not seen by the cheap way; names are.
+    // The cheap flush does not show appended data, but it shows names.
     let from = next_tick();
     fs::rename(file("new"), file("newer")).unwrap();
     let window = Window { from, to: jiff::Timestamp::now() };
@@ -320,18 +320,18 @@ fn the_present_tree_for_a_comparison_does_not_change_and_leaves_nothing() {
     let base = crate::Side::Base { image: image.id, workspace: WorkspaceFrom::Empty };
     assert!(pool.diff_side(bay, &base, bay_types::diff::Part::Workspace).unwrap().top().is_none());
     assert!(pool.diff_side(bay, &base, bay_types::diff::Part::Root).unwrap().top().is_some());
-    // One that a killed daemon left goes with the sweep.
+    // The sweep removes the leftover of a killed daemon.
     crate::checkpoint::read_only(&disk.root, &pool.tmp().join("diff-left"), None).unwrap();
     assert_eq!(passing(), before + 1);
     pool.sweep().unwrap();
     assert_eq!(passing(), before);
 }
 
-/// While a program writes over a page that is still dirty, its file is for a moment not among those that the kernel
-/// flushes for a snapshot. The snapshot then lacks all writes since the last flush, though the times of the file are new.
+/// While a program overwrites a page that is still dirty, the kernel may briefly omit the file from the flush for a
+/// snapshot. The snapshot then lacks all writes since the last flush, although the file has new times.
 #[test]
 fn the_present_tree_for_a_comparison_has_every_finished_write() {
-    /// The kernel alone loses writes in one of about fifty snapshots.
+    /// Without our flush, about one in fifty snapshots would lack writes.
     const SNAPSHOTS: usize = 300;
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();

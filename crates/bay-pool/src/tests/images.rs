@@ -176,7 +176,7 @@ fn added_directories_are_read_with_the_callers_rights_without_credentials_and_st
     for absent in ["credentials.toml", "registry/.netrc", "root-only"] {
         assert!(!root.join("home/ann/.cargo").join(absent).exists(), "{absent}");
     }
-    // Its programs are on the path of every command, and the image says what was added to it.
+    // Its programs are on the path of every command, and the image lists the added directories.
     let settings = fs::read_to_string(root.join("etc/environment")).unwrap();
     assert!(settings.contains("PATH=\"/home/ann/.cargo/bin:/usr/local/sbin:"), "{settings}");
     assert_eq!(image.add, [std::path::PathBuf::from("/home/ann/.cargo")]);
@@ -266,7 +266,7 @@ fn a_directory_becomes_an_image_with_the_callers_rights() {
     );
 }
 
-/// One entry whose name and link are written as they are, however odd.
+/// An entry with exactly this name and link, however unusual.
 fn put(archive: &mut Builder<Vec<u8>>, kind: EntryType, name: &str, link: &str, contents: &str) {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);

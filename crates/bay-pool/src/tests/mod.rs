@@ -1,4 +1,4 @@
-//! Tests on a real, small pool: a file in a temporary directory, mounted, and gone again afterwards.
+//! Tests on a real, small pool: a file in a temporary directory, mounted during the test.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,15 +18,15 @@ mod repos;
 
 const POOL_MIB: u64 = 400;
 
-/// A directory with a pool and a small tree that stands for the host. Unmounts itself, also when a test fails.
+/// A directory with a pool and a small tree in place of the host. Unmounts itself, even if a test fails.
 struct Lab {
     dir: Option<tempfile::TempDir>,
-    /// What git hears of the environment.
+    /// The environment that git gets.
     environment: Vec<(String, String)>,
 }
 
 impl Lab {
-    /// `None`, with a word why, where such a pool cannot be made.
+    /// `None`, with a message, if this machine cannot make such a pool.
     fn new() -> Option<Self> {
         if !suite::has_root("making and mounting a pool") {
             return None;
@@ -89,7 +89,7 @@ impl Drop for Lab {
     fn drop(&mut self) {
         let unmounted = Pool::unmount(&self.pool_dir());
         if let Err(error) = unmounted {
-            // Removing the directory would remove the contents of the mounted pool: leave it, and say so.
+            // Deleting the directory would delete the content of the mounted pool, so keep it and report that.
             eprintln!("{} stays: {}", self.path().display(), bay_types::error::chain(&error));
             self.dir.take().unwrap().disable_cleanup(true);
             assert!(std::thread::panicking(), "a pool was left mounted");
@@ -97,7 +97,7 @@ impl Drop for Lab {
     }
 }
 
-/// A file with parents that everybody may enter.
+/// A file whose parent directories everybody may enter.
 fn write(path: &Path, contents: &str, mode: u32) -> PathBuf {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, contents).unwrap();

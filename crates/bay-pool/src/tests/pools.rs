@@ -34,7 +34,7 @@ fn a_new_pool_is_reserved_in_full_private_and_found_again() {
 }
 
 #[test]
-fn what_the_kernel_shows_of_the_pool_is_closed_to_everybody_but_root() {
+fn the_pools_sysfs_directory_is_closed_to_everybody_but_root() {
     let Some(lab) = Lab::new() else { return };
     let mode = || {
         let id = btrfs::filesystem_id(File::open(lab.mount_point()).unwrap()).unwrap();
@@ -43,7 +43,7 @@ fn what_the_kernel_shows_of_the_pool_is_closed_to_everybody_but_root() {
     };
     drop(lab.open());
     assert_eq!(mode(), 0o700);
-    // The kernel makes the directory anew with every mount.
+    // The kernel makes the directory again with every mount.
     lab.unmount();
     lab.open();
     assert_eq!(mode(), 0o700);
@@ -104,7 +104,7 @@ fn a_pool_without_a_superblock_is_reported_and_stays_unchanged() {
         image.seek(SeekFrom::Start(at)).unwrap();
         image.write_all(bytes).unwrap();
     };
-    // First a field under the checksum, which only the kernel notices, then the signature.
+    // First a field under the checksum, which only the kernel checks, then the signature.
     spoil(64 * 1024 + 0x48, &[0xff; 8]);
     let error = lab.try_open("corner").unwrap_err();
     assert_eq!(code(&error), ErrorCode::PoolDamaged, "{error}");
@@ -136,7 +136,7 @@ fn a_pool_that_becomes_read_only_is_reported() {
 fn a_full_pool_is_reported_can_be_opened_and_works_again_after_a_removal() {
     let Some(lab) = Lab::new() else { return };
     lab.open();
-    // On a btrfs that is not the pool's own file nothing can grow.
+    // A pool in a directory on btrfs cannot grow.
     let dir = lab.mount_point().join("inner");
     let open = || {
         let host = HostTree { root: lab.host() };
@@ -172,7 +172,7 @@ fn a_full_pool_is_reported_can_be_opened_and_works_again_after_a_removal() {
 }
 
 #[test]
-fn a_pool_grows_when_room_is_asked_for_and_keeps_its_contents() {
+fn a_pool_grows_on_request_and_keeps_its_contents() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
     let before = pool.usage().unwrap();
@@ -219,7 +219,7 @@ fn a_corner_is_a_plain_name() {
 }
 
 #[test]
-fn a_directory_on_btrfs_is_used_as_it_is() {
+fn a_directory_on_btrfs_is_used_without_a_pool_file() {
     let Some(lab) = Lab::new() else { return };
     lab.open();
     let inner = lab.mount_point().join("inner");

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::mpsc;
 
-/// The address of a directory on a git server that serves this machine's paths until the tests end.
+/// The address of a directory on a git server that serves local paths until the tests end.
 pub(super) fn remote(dir: &Path) -> String {
     static PORT: OnceLock<u16> = OnceLock::new();
     let port = PORT.get_or_init(|| {
@@ -24,7 +24,7 @@ pub(super) fn remote(dir: &Path) -> String {
     format!("git://127.0.0.1:{port}{}", dir.display())
 }
 
-/// `003egit-upload-pack /path\0host=…\0\0version=2\0`, and then git talks to git.
+/// Reads `003egit-upload-pack /path\0host=…\0\0version=2\0`, then connects git with git.
 fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
@@ -48,7 +48,7 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
         .map(drop)
 }
 
-/// A server that gives its first `times` requests the same answer: its address, and what it was asked.
+/// A server that gives its first `times` requests the same answer. Returns its address, and the requests.
 pub(super) fn answering(times: usize, answer: &'static str) -> (String, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

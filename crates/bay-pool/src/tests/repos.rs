@@ -87,7 +87,7 @@ fn a_workspace_is_a_complete_clone_with_a_clean_status() {
     assert_eq!(git(work, &["rev-parse", "--abbrev-ref", "origin/HEAD"]), "origin/trunk");
     git(work, &["fsck", "--strict"]);
     assert_eq!(fs::metadata(work.join("bin/run")).unwrap().permissions().mode() & 0o777, 0o755);
-    // It is the agent's own: it can commit, and the cache does not notice.
+    // It belongs to the agent: a commit in it does not change the cache.
     write(&work.join("readme"), "mine", 0o644);
     git(work, &["commit", "-qam", "mine"]);
     assert!(!pool.repo_has_commit(repo, &git(work, &["rev-parse", "HEAD"])).unwrap());
@@ -126,7 +126,7 @@ fn a_second_checkout_and_every_workspace_share_their_blocks() {
     assert_eq!(git(&first.workspace, &["status", "--porcelain"]), "");
     assert_eq!(git(&first.workspace, &["rev-parse", "--abbrev-ref", "HEAD"]), "HEAD", "detached");
     assert_eq!(git(&second.workspace, &["status", "--porcelain"]), "");
-    // Inode numbers and times are those of the index: git need not read the files again.
+    // Inode numbers and times match the index, so git need not read the files again.
     let inode = |path: &Path| fs::metadata(path.join("large")).unwrap().ino();
     assert_eq!(inode(&first.workspace), inode(&second.workspace));
 }
@@ -181,7 +181,7 @@ fn a_fetch_follows_the_source_and_prunes_what_it_dropped() {
 }
 
 #[test]
-fn failures_of_a_fetch_have_codes_of_their_own() {
+fn failures_of_a_fetch_have_distinct_codes() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
     let fetch = |location: &str| {
@@ -204,7 +204,7 @@ fn failures_of_a_fetch_have_codes_of_their_own() {
     absent(fetch(&format!("http://{server}/x.git")));
     let (server, _) = answering(9, "HTTP/1.1 200 Yes\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     assert_eq!(fetch(&format!("http://{server}/x.git")).0, ErrorCode::RepoEmpty);
-    // Nobody listens on that port of this machine.
+    // Nothing listens on that port.
     assert_eq!(fetch("git://127.0.0.1:1/x").0, ErrorCode::RepoFetch);
     for local in [empty.to_str().unwrap(), "/does/not/exist", "file:///etc"] {
         assert_eq!(fetch(local).0, ErrorCode::InvalidInput, "a path that a caller names is not opened");
@@ -218,7 +218,7 @@ fn failures_of_a_fetch_have_codes_of_their_own() {
 fn a_server_that_asks_for_a_password_has_its_own_error() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
-    // git asks once, is refused, and has nobody to ask for a password.
+    // Git asks once, is refused, and cannot ask anybody for a password.
     let (server, asks) = answering(
         1,
         "HTTP/1.1 401 No\r\nWWW-Authenticate: Basic realm=\"x\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
@@ -247,7 +247,7 @@ fn the_daemons_proxy_is_used() {
 }
 
 #[test]
-fn certificates_of_the_daemons_own_can_be_read() {
+fn git_can_read_the_daemons_certificates() {
     let Some(mut lab) = Lab::new() else { return };
     let own = lab.path().join("authorities.pem");
     if fs::copy("/etc/ssl/certs/ca-certificates.crt", &own).is_err() {
@@ -296,7 +296,7 @@ fn a_bundle_is_imported_and_an_invalid_one_refused() {
     assert_eq!(pool.repo_resolve(repo, None).unwrap().branch.as_deref(), Some("trunk"));
     pool.repo_checkout(repo, &one, Some("work"), &mut |_| {}).unwrap();
 
-    // Only what is new, built on what the cache has; no branch is at it.
+    // Only the new commits, based on what the cache has; no branch points to them.
     write(&dir.join("readme"), "uncommitted", 0o644);
     git(&dir, &["commit", "-qam", "three"]);
     let three = git(&dir, &["rev-parse", "HEAD"]);
@@ -342,7 +342,7 @@ fn hostile_repositories_run_nothing_and_write_nowhere_else() {
     let head = git(&dir, &["rev-parse", "HEAD"]);
     git(&dir, &["update-index", "--add", "--cacheinfo", &format!("160000,{head},m")]);
     git(&dir, &["commit", "-qm", "hostile", "--no-verify"]);
-    // The repository's own settings and hooks, in the place where the server side of git reads them.
+    // The repository's own settings and hooks, where the server side of git would read them.
     for (key, value) in [
         ("core.fsmonitor", touch.as_str()),
         ("core.sshCommand", &touch),
@@ -374,7 +374,7 @@ fn hostile_repositories_run_nothing_and_write_nowhere_else() {
     assert!(fs::read_to_string(disk.workspace.join("large")).unwrap().starts_with("version"));
     assert_eq!(fs::read_link(disk.workspace.join("link")).unwrap(), Path::new("/etc/passwd"));
     assert!(!disk.workspace.join(".git/hooks").exists());
-    // A submodule that names a command as its way of updating is not even let into the cache.
+    // A submodule whose update method is a command is refused by the cache.
     write(
         &dir.join(".gitmodules"),
         &format!("[submodule \"m\"]\n\tpath = m\n\turl = ./m\n\tupdate = !{touch}\n"),

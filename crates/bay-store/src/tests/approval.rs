@@ -1,4 +1,4 @@
-//! Questions: answered once, used as often as was said, and never lost.
+//! Approvals: answered once, used as often as permitted, and never lost.
 
 use bay_types::approval::{Answer, Approval, ApprovalState, Asked, AskedExec, Reach};
 use bay_types::{ApprovalId, BayId};
@@ -62,7 +62,7 @@ fn event(kind: &'static str) -> Draft {
 }
 
 #[tokio::test]
-async fn the_first_answer_counts_and_an_allow_is_used_as_often_as_was_said() {
+async fn the_first_answer_counts_and_an_allow_has_limited_uses() {
     let (dir, store) = store().await;
     let bay = bay(&store, "web").await.id;
     let new = row(bay);
@@ -109,7 +109,7 @@ async fn the_first_answer_counts_and_an_allow_is_used_as_often_as_was_said() {
 }
 
 #[tokio::test]
-async fn what_was_asked_goes_with_its_bay_and_can_still_be_looked_at() {
+async fn approvals_close_with_their_bay_and_stay_readable() {
     let (_dir, store) = store().await;
     let bay = bay(&store, "web").await.id;
     assert!(store.approvals_drop(bay, "nothing there").await.unwrap().is_empty());
@@ -148,7 +148,7 @@ async fn what_was_asked_goes_with_its_bay_and_can_still_be_looked_at() {
 }
 
 #[tokio::test]
-async fn a_bay_that_asks_often_pushes_no_question_of_another_out_and_what_is_used_up_goes() {
+async fn many_approvals_of_one_bay_displace_none_of_another() {
     let (_dir, store) = store().await;
     let (quiet, loud) = (bay(&store, "quiet").await.id, bay(&store, "loud").await.id);
     let first = row(quiet);

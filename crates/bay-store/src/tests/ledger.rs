@@ -47,7 +47,7 @@ async fn check(store: &Store, evidence: Evidence, size: u64, known: Vec<Head>) -
 }
 
 #[tokio::test]
-async fn proofs_come_out_of_what_is_kept_for_every_size() {
+async fn the_stored_nodes_give_proofs_for_every_size() {
     const EVENTS: u64 = 1100;
     let (_dir, store) = filled(EVENTS).await;
     let verdict = store.events_verify().await.unwrap();
@@ -71,7 +71,7 @@ async fn proofs_come_out_of_what_is_kept_for_every_size() {
 
 /// An event that still has its hash must not be kept out of the pages that it belongs to.
 #[tokio::test]
-async fn what_events_are_selected_by_cannot_be_touched_unseen() {
+async fn a_change_to_the_selection_columns_is_detected() {
     for (sql, bad) in [
         ("UPDATE events SET traffic = 'look-up' WHERE seq = 1", 1),
         ("UPDATE events SET traffic = NULL WHERE seq = 2", 2),
@@ -96,7 +96,7 @@ async fn what_events_are_selected_by_cannot_be_touched_unseen() {
 }
 
 #[tokio::test]
-async fn the_inside_of_the_tree_cannot_be_touched_unseen() {
+async fn a_change_to_inner_nodes_of_the_tree_is_detected() {
     for sql in [
         "UPDATE ledger_nodes SET hash = replace(hash, 'a', 'b') WHERE level = 8 AND place = 1",
         "DELETE FROM ledger_nodes WHERE level = 8 AND place = 0",
@@ -113,7 +113,7 @@ async fn the_inside_of_the_tree_cannot_be_touched_unseen() {
 }
 
 #[tokio::test]
-async fn an_event_is_on_the_disk_when_its_writer_was_told_so() {
+async fn an_acknowledged_event_is_on_the_disk() {
     let (_dir, store) = store().await;
     let begin = std::time::Instant::now();
     for _ in 0..20 {
@@ -121,11 +121,11 @@ async fn an_event_is_on_the_disk_when_its_writer_was_told_so() {
         store.event_durable(seq).await.unwrap();
         assert!(store.durable_frontier(seq).await.unwrap().size() >= seq);
     }
-    // Twenty times the time for gathering would be 600 ms; whoever waits does not wait for that.
+    // Twenty gathering delays would take 600 ms; a waiting caller does not wait for them.
     eprintln!("{:?} for each", begin.elapsed() / 20);
 }
 
-/// Not a test of anything but speed: `cargo test --release -p bay-store durable_appends -- --ignored --nocapture`.
+/// Measures only speed: `cargo test --release -p bay-store durable_appends -- --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures"]
 async fn durable_appends_per_second() {

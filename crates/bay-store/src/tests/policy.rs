@@ -1,4 +1,4 @@
-//! Policies and grants: each change is on record, and none outlives what it was for.
+//! Policies and grants: each change is recorded, and none outlives its bay or runtime.
 
 use bay_types::bay::Lineage;
 use jiff::{SignedDuration, Timestamp};
@@ -32,7 +32,7 @@ async fn kinds(store: &Store) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_policy_is_set_replaced_and_taken_away_with_its_event() {
+async fn a_policy_is_set_replaced_and_removed_with_its_event() {
     let (dir, store) = store().await;
     let bay = bay(&store, "web").await;
     let scopes = [Scope::Host, Scope::Project("https://example.org/x.git".to_owned()), Scope::Bay(bay.id)];
@@ -61,7 +61,7 @@ async fn a_policy_is_set_replaced_and_taken_away_with_its_event() {
 }
 
 #[tokio::test]
-async fn grants_end_are_taken_back_and_dropped() {
+async fn grants_expire_are_revoked_and_dropped() {
     let (_dir, store) = store().await;
     let bay = bay(&store, "web").await;
     let add = Draft::new("grant.add", json!({}));
@@ -87,11 +87,11 @@ async fn grants_end_are_taken_back_and_dropped() {
 }
 
 #[tokio::test]
-async fn grants_keep_their_order_however_long_the_text_of_their_moment_is() {
+async fn grants_are_ordered_by_time_and_not_by_its_text() {
     let (_dir, store) = store().await;
     let bay = bay(&store, "web").await;
     let add = Draft::new("grant.add", json!({}));
-    // As text they would come in another order.
+    // Sorted as text, they would have another order.
     for (id, at) in [
         ("a", "2026-11-16T12:00:00.1Z"),
         ("b", "2026-11-16T12:00:00.100000001Z"),

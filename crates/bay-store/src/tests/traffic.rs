@@ -1,4 +1,4 @@
-//! What of a bay's traffic is shown, by what its events say, whatever else stands in them.
+//! Which events count as a bay's traffic, independent of unknown fields beside the known ones.
 
 use bay_types::event::Event;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::*;
 
 const KINDS: [(&str, &str); 9] = [
     ("egress.decided", r#"{"outcome":"allow","port":443}"#),
-    // Keys that were not there when this was written, before, between and behind; values that read like keys.
+    // Unknown keys before, between and after the known ones; values that look like keys.
     (
         "egress.decided",
         r#"{"asked":{"outcome":"ask"},"outcome":"allow","pending":1,"port":443,"z":"\"outcome\":\"deny\""}"#,
@@ -22,7 +22,7 @@ const KINDS: [(&str, &str); 9] = [
 ];
 
 #[tokio::test]
-async fn events_are_told_apart_by_their_keys_and_not_by_what_stands_beside_them() {
+async fn events_are_distinguished_by_their_own_keys_only() {
     let (_dir, store) = store().await;
     let bay = bay(&store, "web").await;
     let mut first = 0;

@@ -1,4 +1,4 @@
-//! Databases of earlier releases, and what newer ones keep beside them.
+//! Databases of earlier releases, and what newer releases add to them.
 
 use bay_types::event::EventBody;
 use bay_types::exec::ExecEnd;
@@ -7,7 +7,7 @@ use bay_types::usage::Usage;
 
 use super::*;
 
-/// A database as an earlier release left it.
+/// A database of an earlier release.
 async fn earlier(sql: &'static str) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bay.db");
@@ -19,7 +19,7 @@ async fn earlier(sql: &'static str) -> (TempDir, PathBuf) {
 }
 
 #[tokio::test]
-async fn a_database_of_version_1_is_taken_over_with_everything_in_it() {
+async fn a_database_of_version_1_is_migrated_completely() {
     let (_dir, path) = earlier(include_str!("version-1.sql")).await;
     for _ in 0..2 {
         let store = Store::open(&path).await.unwrap();
@@ -33,7 +33,7 @@ async fn a_database_of_version_1_is_taken_over_with_everything_in_it() {
         assert_eq!((execs[0].usage.user_us, execs[0].usage.max_rss_kib), (Some(1420), Some(1960)));
         assert_eq!((execs[0].usage.memory_peak_bytes, execs[0].trace), (None, None));
         assert_eq!(store.cost_list().await.unwrap(), []);
-        // Its twelve events, and the one that tells of the upgrade.
+        // Its twelve events, and the event of the upgrade.
         assert_eq!(store.events_head().await.unwrap(), 13);
         let verdict = store.events_verify().await.unwrap();
         assert!(matches!(verdict, Verdict::Intact { events: 13, .. }), "{verdict:?}");
@@ -45,7 +45,7 @@ async fn a_database_of_version_1_is_taken_over_with_everything_in_it() {
 }
 
 #[tokio::test]
-async fn a_database_of_the_first_release_with_a_ledger_is_taken_over_and_still_verifies() {
+async fn a_database_of_the_first_release_with_a_ledger_is_migrated_and_still_verifies() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bay.db");
     let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/first-release/bay.db");
@@ -61,7 +61,7 @@ async fn a_database_of_the_first_release_with_a_ledger_is_taken_over_and_still_v
         let web = bays.iter().find(|bay| bay.name.as_str() == "web").unwrap();
         let execs = store.exec_list(web.id).await.unwrap();
         assert_eq!(execs[0].exit.unwrap().code, Some(3));
-        // Every event has a type, and none of its fields is odd to it or lost by it.
+        // Every event has a type, and none of its fields is lost or has an unexpected shape.
         for event in store.events_list(0, None).await.unwrap() {
             let read = event.read();
             let shown = format!("{read:?}");
@@ -71,7 +71,7 @@ async fn a_database_of_the_first_release_with_a_ledger_is_taken_over_and_still_v
                 assert_eq!(&written[field], value, "{field} of {shown}");
             }
         }
-        // Selected as that release selected it: 2 requests let out with their ends, 2 refused, 8 look-ups.
+        // Selected as that release selected it: 2 allowed requests with their ends, 2 refused, 8 lookups.
         let traffic = async |refused, look_ups| {
             let wanted = TrafficWanted { refused, look_ups };
             store.traffic_page(web.id, 0, wanted, 100).await.unwrap().len()
@@ -87,7 +87,7 @@ async fn a_database_of_the_first_release_with_a_ledger_is_taken_over_and_still_v
 }
 
 #[tokio::test]
-async fn what_was_done_to_an_older_record_is_not_forgotten_by_taking_it_over() {
+async fn a_migration_does_not_hide_changes_to_an_older_record() {
     for (sql, bad) in [
         ("UPDATE events SET body = '{}' WHERE seq = 4", 4),
         ("DELETE FROM events WHERE seq = 5", 5),
@@ -106,7 +106,7 @@ async fn what_was_done_to_an_older_record_is_not_forgotten_by_taking_it_over() {
 }
 
 #[tokio::test]
-async fn an_exec_keeps_its_trace_and_what_it_used() {
+async fn an_exec_keeps_its_trace_and_its_usage() {
     let (_dir, store) = store().await;
     let row = bay(&store, "one").await;
     let trace = ExecTrace {
@@ -117,7 +117,7 @@ async fn an_exec_keeps_its_trace_and_what_it_used() {
     };
     let spec = exec(&["true"]);
     let first = store.exec_insert(row.id, &spec, Some(trace), &started()).await.unwrap();
-    // A repeated request brings another context; the first stands.
+    // A repeated request has another trace context; the first one stays.
     let again = store.exec_insert(row.id, &spec, None, &started()).await.unwrap();
     assert_eq!(again.row().trace, Some(trace));
     let usage = Usage { user_us: Some(u64::MAX), system_us: Some(5), ..Usage::default() };
@@ -137,7 +137,7 @@ async fn an_exec_keeps_its_trace_and_what_it_used() {
 }
 
 #[tokio::test]
-async fn what_a_bay_cost_outlives_the_daemon_and_goes_with_the_bay() {
+async fn the_cost_of_a_bay_survives_the_daemon_and_is_deleted_with_the_bay() {
     let (_dir, store) = store().await;
     let (row, gone) = (bay(&store, "one").await, bay(&store, "two").await);
     let account = |bay, cpu_us| CostRow {
@@ -153,7 +153,7 @@ async fn what_a_bay_cost_outlives_the_daemon_and_goes_with_the_bay() {
     store.cost_save(&[account(row.id, 5), account(gone.id, 6)]).await.unwrap();
     store.cost_save(&[account(row.id, 9)]).await.unwrap();
     store.bay_delete(gone.id, &Draft::new("bay.deleted", json!({}))).await.unwrap();
-    // Measured before, saved after the bay was gone.
+    // Measured before the bay was removed, stored after it.
     store.cost_save(&[account(gone.id, 7)]).await.unwrap();
     assert_eq!(store.cost_list().await.unwrap(), [account(row.id, 9)]);
 }

@@ -7,7 +7,7 @@ use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use crate::output::table::section;
 
-/// List the backends that can run bays here, and what each of them can do. `bay up --backend` chooses one.
+/// List the backends that can run bays on this host, with their capabilities. `bay up --backend` chooses one.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay backends\n  bay backends --json\n  bay up --backend gvisor")]
 pub(crate) struct Backends {}

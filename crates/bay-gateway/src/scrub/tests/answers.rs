@@ -117,7 +117,7 @@ async fn several_members_bare_deflate_and_empty_bodies_are_read() {
 }
 
 #[tokio::test]
-async fn what_is_not_packed_as_it_should_be_breaks_off() {
+async fn malformed_compression_ends_the_answer() {
     let text = lines(VALUE);
     for coding in &ALL[1..] {
         let packed = packed(*coding, text.as_bytes());
@@ -153,7 +153,7 @@ async fn swallowed(coding: Coding, packed: Vec<u8>) -> (usize, usize, Result<(),
 }
 
 #[tokio::test]
-async fn a_bomb_is_unpacked_piece_by_piece_or_not_at_all() {
+async fn a_compression_bomb_is_decompressed_in_pieces_or_not_at_all() {
     // gzip's highest ratio passes, and only one piece at a time is in memory.
     let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
     for _ in 0..1500 {
@@ -203,7 +203,7 @@ fn head(status: u16, headers: &[(&str, &str)]) -> http::response::Parts {
 }
 
 #[test]
-fn every_header_is_scrubbed_and_one_that_is_named_by_a_value_goes() {
+fn every_header_is_scrubbed_and_one_named_like_a_value_is_removed() {
     let location = format!("https://user:{VALUE}@ok.test/?t={VALUE}");
     let cookie = format!("s={}; Path=/", STANDARD.encode(VALUE));
     let link = format!("<https://ok.test/?t={}>; rel=next", VALUE.replace('_', "%5F"));
@@ -234,7 +234,7 @@ fn every_header_is_scrubbed_and_one_that_is_named_by_a_value_goes() {
 }
 
 #[test]
-fn a_head_of_compressed_bytes_becomes_one_of_others() {
+fn a_compression_header_is_adapted_to_the_scrubbed_body() {
     let mut packed = head(
         200,
         &[
@@ -250,7 +250,7 @@ fn a_head_of_compressed_bytes_becomes_one_of_others() {
 }
 
 #[test]
-fn what_could_not_be_read_is_not_passed_on() {
+fn unreadable_content_is_not_forwarded() {
     let opened = |status, headers: &[(&str, &str)]| {
         open(&both(), &mut head(status, headers), &mut Tally::default()).map(|(coding, _)| coding)
     };
@@ -271,7 +271,7 @@ fn what_could_not_be_read_is_not_passed_on() {
 }
 
 #[test]
-fn a_request_with_a_secret_asks_for_what_can_be_read() {
+fn a_request_with_a_secret_accepts_only_readable_encodings() {
     let asked = |accepts: &[&str]| {
         let mut headers = HeaderMap::new();
         for accept in accepts {

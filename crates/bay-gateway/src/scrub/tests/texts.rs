@@ -40,7 +40,7 @@ fn scrubbed(text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_sentinel_stands_where_the_value_was_in_the_same_spelling() {
+fn a_sentinel_replaces_the_value_in_the_same_spelling() {
     for how in 0..WAYS {
         // Decimal references differ in length.
         if how == 5 {
@@ -61,7 +61,7 @@ fn the_sentinel_stands_where_the_value_was_in_the_same_spelling() {
 }
 
 #[test]
-fn basic_credentials_are_found_whoever_the_user_is() {
+fn basic_credentials_are_found_for_every_user() {
     for user in ["", "x", "me", "git", "x-access-token"] {
         let was = STANDARD.encode(format!("{user}:{VALUE}"));
         let is = STANDARD.encode(format!("{user}:{SENTINEL}"));
@@ -89,7 +89,7 @@ fn lines_of_base64_are_joined() {
 }
 
 #[test]
-fn soft_line_breaks_and_specials_are_seen_through() {
+fn soft_line_breaks_and_special_characters_are_ignored() {
     let value = b"p%ss w/rd&\"\\<x>='\n\xc3\xa9";
     let found = |text: &str| {
         let patterns = patterns(value, b"sentinel-sentinel-sen");
@@ -123,7 +123,7 @@ fn a_text_that_ends_within_a_value_does_not_show_its_beginning() {
 }
 
 #[test]
-fn values_must_have_a_length_that_can_be_looked_for() {
+fn values_must_have_a_length_that_can_be_searched() {
     let made = |length: usize| Patterns::new(&[Hidden::new(&vec![b'v'; length], b"")]).map(|_| ());
     assert_eq!(made(7), Err(ValueError::TooShort(7)));
     assert_eq!(made(8), Ok(()));
@@ -147,7 +147,7 @@ fn stream() -> Stream {
 }
 
 #[test]
-fn nothing_waits_when_nothing_more_comes_but_what_can_only_be_a_value() {
+fn at_a_pause_only_a_possible_value_is_held_back() {
     let mut out = stream();
     let event = "data: {\"delta\":\"Hello\"}\n\n";
     let passed = |stream: &mut Stream, piece: &str| {
@@ -204,7 +204,7 @@ fn how_far_a_guess_is_right_cannot_be_seen() {
 }
 
 #[test]
-fn whoever_guesses_more_than_chance_allows_is_told_nothing_any_more() {
+fn answers_with_more_guesses_than_chance_explains_are_closed() {
     let patterns = Arc::new(patterns(VALUE.as_bytes(), SENTINEL.as_bytes()));
     let most = VALUE.len() - 1;
     let guess = Bytes::copy_from_slice(&VALUE.as_bytes()[..most]);
@@ -245,7 +245,7 @@ fn cred_guess_leave_a_guess_counts_also_when_its_reader_leaves_before_the_end() 
 }
 
 #[test]
-fn a_value_that_a_pause_divides_is_no_guess_however_often() {
+fn a_value_divided_by_a_pause_never_counts_as_a_guess() {
     let patterns = Arc::new(patterns(VALUE.as_bytes(), SENTINEL.as_bytes()));
     let (begin, end) = VALUE.as_bytes().split_at(VALUE.len() - 1);
     for _ in 0..20 {
@@ -280,7 +280,7 @@ fn cred_guess_timing_beginnings_in_the_middle_of_a_text_are_counted_once_each() 
 }
 
 #[test]
-fn an_unfinished_value_is_given_back_at_the_end() {
+fn an_incomplete_value_is_released_at_the_end() {
     let mut stream = stream();
     assert_eq!(told(&mut stream, &["a ghp_C"]), [(0, 7)]);
     assert_eq!(stream.push(Bytes::from_static(b" b ghp_C")), "");
@@ -288,7 +288,7 @@ fn an_unfinished_value_is_given_back_at_the_end() {
 }
 
 #[test]
-fn several_values_are_found_side_by_side_and_within_each_other() {
+fn adjacent_and_nested_values_are_found() {
     let hidden =
         |value: &'static str, sentinel: &'static str| Hidden::new(value.as_bytes(), sentinel.as_bytes());
     let patterns = Patterns::new(&[
@@ -338,7 +338,7 @@ fn values() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn no_spelling_gets_through_in_any_pieces(
+    fn every_spelling_is_found_in_any_pieces(
         (value, sentinel) in values(),
         how in 0..WAYS, capitals: bool,
         before in prop::collection::vec(any::<u8>(), 0..100),
@@ -402,7 +402,7 @@ proptest! {
     }
 
     #[test]
-    fn what_has_no_value_in_it_stays_as_it_is(
+    fn text_without_a_value_is_unchanged(
         text in prop::collection::vec(any::<u8>(), 0..2000),
         words in prop::collection::vec("ghp_Ca[b-z]?|%67|\\\\u00|&#10;|[A-Za-z0-9+/]{3}", 0..40),
         cuts in prop::collection::vec(any::<usize>(), 0..12),

@@ -80,7 +80,7 @@ enum Verb {
         /// The reason, which the refused client is shown.
         #[arg(short, long, value_name = "WHY")]
         message: Option<String>,
-        /// Restore the bay to the checkpoint that was taken before the question.
+        /// Restore the bay to the checkpoint that was taken before the approval.
         #[arg(long)]
         rollback: bool,
     },
