@@ -285,6 +285,46 @@ fn nothing_below_the_verbs_carries_the_whole_core() {
     );
 }
 
+/// Crates at the edge of the CLI: the CLI itself, what it runs for the person before it, and the front whose clients use
+/// it. Their words are commands.
+const SPEAK_CLI: &[&str] = &["bay", "bay-bench", "bay-client", "bay-daemon", "bay-front-rest", "bay-tests"];
+
+/// Files below the fronts that name commands all the same. The list only gets shorter.
+const NAME_COMMANDS: &[(&str, &str)] = &[
+    (
+        "bay-gateway/src/postgres/session.rs",
+        "an answer to a client in the bay, whose protocol has a place for advice",
+    ),
+    ("bay-gateway/src/secrets/examine.rs", "an answer to a client in the bay"),
+    ("bay-runtime/src/mounts.rs", "a message of the helper, which has no hints"),
+    ("bay-types/src/event/reference.rs", "a page for people, made by a test"),
+];
+
+#[test]
+fn only_fronts_name_the_commands_of_the_cli() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let below = MAY_USE.iter().map(|(name, _)| *name).filter(|name| !SPEAK_CLI.contains(name));
+    let (mut naming, mut seen) = (BTreeSet::new(), 0);
+    for name in below {
+        let mut files = Vec::new();
+        sources(&crates.join(name).join("src"), &mut files);
+        seen += files.len();
+        for (path, text) in files {
+            let mut code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            if code.any(|line| line.contains("`bay ")) {
+                naming.insert(path.strip_prefix(&crates).unwrap().display().to_string());
+            }
+        }
+    }
+    assert!(seen > 300, "only {seen} files were looked at");
+    let known: BTreeSet<String> = NAME_COMMANDS.iter().map(|(file, _)| (*file).to_owned()).collect();
+    assert_eq!(
+        naming, known,
+        "files below the fronts that name commands (left) and NAME_COMMANDS (right) differ. Point at a \
+         `bay_types::Action`, and let the front find the words: docs/decisions/hints-belong-to-the-front.md"
+    );
+}
+
 #[test]
 fn the_index_of_errors_lists_every_code_and_nothing_else() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/errors.md")).unwrap();

@@ -28,6 +28,7 @@ use tokio::sync::{OwnedRwLockWriteGuard, RwLock, watch};
 
 use crate::byte_stream::{self, ByteStream, StreamError};
 use crate::guest_connection::GuestConnection;
+use crate::guest_hints;
 
 /// How long a guest may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -344,7 +345,11 @@ impl GuestChannel {
             _ => None,
         };
         match said {
-            Some(error) => CoreError::new(error.code, plain_text(&error.message), plain_text(&error.next)),
+            Some(error) => CoreError::new(
+                error.code,
+                plain_text(&error.message),
+                guest_hints::hint(error.code, &plain_text(&error.next)),
+            ),
             None => self.odd(&format!("it answered {status} without saying why")),
         }
     }

@@ -65,8 +65,7 @@ async fn same_protocol(daemon: &Daemon, handle: &BayHandle) -> Result<(), String
         return Ok(());
     }
     let reason = format!(
-        "its guest speaks protocol {found}, this daemon {PROTOCOL}: `bay stop {0}` and `bay start {0}` give it a new one",
-        handle.name
+        "its guest speaks protocol {found}, this daemon {PROTOCOL}: stop and start the bay to give it a new one"
     );
     if handle.row().reason != reason {
         let event = Draft::of(BayProtocol { guest: found.into(), daemon: PROTOCOL.into() });

@@ -51,6 +51,7 @@ mod followers;
 mod gateway_files;
 mod gateway_settings;
 mod guest_connection;
+mod guest_hints;
 mod host_size;
 mod idle;
 mod keyring;

@@ -60,18 +60,12 @@ impl Words {
             Action::ListEgress(bay) => return on("egress", bay),
             Action::SetSecret(secret) => return format!("bay secret set {secret}"),
             Action::RotateSecret(secret) => return format!("bay secret rotate {secret}"),
-            Action::AddWebhook { address } => {
-                return format!("bay notify add webhook URL --address {address}");
-            }
             Action::Doctor => "bay doctor",
             Action::ListBays => "bay ls",
             Action::MakeBay => "bay up",
             Action::MakeNamedBay => "bay up --name NAME",
             Action::MakeBayFromPath => "bay up PATH",
             Action::RemoveAnyBay => "bay rm",
-            Action::OpenShell => "bay shell",
-            Action::EndExec => "bay kill",
-            Action::RemoveService => "bay services rm",
             Action::RestoreAny => "bay restore",
             Action::FilesOnly => "--files-only",
             Action::CompareWithCheckpoint => "--from v1",

@@ -88,7 +88,7 @@ impl Guest {
             ApiError::new(
                 ErrorCode::PoolDamaged,
                 format!("services cannot be kept in the bay's state: {why}"),
-                "free some of the bay's disk, then `bay stop` and `bay start` it",
+                "free some of the bay's disk, then stop and start it",
             )
         })
     }
@@ -307,7 +307,7 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
         (method, _) => Err(ApiError::new(
             ErrorCode::InvalidInput,
             format!("the guest does not know {method} {path}"),
-            "the daemon and the guest may be of different versions: `bay replace NAME`",
+            "the daemon and the guest may be of different versions: replace the bay",
         )),
     }
 }

@@ -102,8 +102,7 @@ impl PublicKey {
         if line.starts_with(SECRET) {
             return Err(NoteError::Key("it is the secret one, which nobody but the daemon needs"));
         }
-        let (name, id, bytes) =
-            parts(line).ok_or(NoteError::Key("it is one line, NAME+ID+KEY, as `bay audit key` prints it"))?;
+        let (name, id, bytes) = parts(line).ok_or(NoteError::Key("it is one line, NAME+ID+KEY"))?;
         let key =
             VerifyingKey::from_bytes(&bytes).map_err(|_| NoteError::Key("it is no point of the curve"))?;
         if key_id(name, &key) != id {

@@ -51,17 +51,13 @@ pub enum Action {
     SetDiskLimit(HintBay),
     /// An example of a limit.
     SetMemoryLimit(HintBay),
-    /// A shell in some bay.
-    OpenShell,
     Timeline(HintBay),
 
     /// Checks the repository in the workspace.
     CheckRepository(HintBay),
     ListExecs(HintBay),
-    EndExec,
 
     ListServices(HintBay),
-    RemoveService,
 
     ListCheckpoints(HintBay),
     RemoveCheckpoints(HintBay),
@@ -111,10 +107,6 @@ pub enum Action {
 
     ListWebhooks,
     RemoveWebhook,
-    /// A webhook that may lead to an address that is not public.
-    AddWebhook {
-        address: String,
-    },
 
     VerifyAudit,
 }

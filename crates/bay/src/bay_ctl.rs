@@ -176,7 +176,8 @@ impl Ctl {
     }
 }
 
-/// Adapts an error to a process in a bay, which knows neither the daemon nor the bay's name outside.
+/// Adapts an error to a process in a bay, which knows neither the daemon nor the bay's name outside, and has the commands
+/// of `bay-ctl`.
 fn explain(error: ApiError, connected: bool) -> ApiError {
     match error.code {
         // If there was no connection, the socket could not be opened. If there was one, the bay itself reports this
@@ -187,13 +188,10 @@ fn explain(error: ApiError, connected: bool) -> ApiError {
             format!("the bay does not answer on {CTL_SOCKET}"),
             "bay-ctl works inside a bay only; when it is busy, try again in a few seconds",
         ),
-        _ => ApiError {
-            next: error
-                .next
-                .replace("`bay services ls NAME`", "`bay-ctl services ls`")
-                .replace("`bay services ", "`bay-ctl services "),
-            ..error
-        },
+        ErrorCode::ServiceNotFound => {
+            ApiError { next: "`bay-ctl services ls` lists them".to_owned(), ..error }
+        }
+        _ => error,
     }
 }
 

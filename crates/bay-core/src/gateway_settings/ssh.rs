@@ -85,7 +85,7 @@ impl SshLogins {
     pub(super) async fn login(&self, host: &str, port: u16) -> Result<SshLogin, String> {
         let Some(key) = self.keys.iter().find(|key| key.host == host && key.port == port) else {
             return Err(format!(
-                "there is no SSH key for {host}:{port}; the operator of this host gives one with `bay serve --ssh-key {host}=FILE`"
+                "there is no SSH key for {host}:{port}; the operator of this host gives the daemon one with --ssh-key {host}=FILE"
             ));
         };
         let (key, known_hosts) = (key.clone(), self.known_hosts.clone());

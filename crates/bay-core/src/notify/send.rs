@@ -126,7 +126,7 @@ async fn connect(settings: &GatewaySettings, target: &Target) -> Result<TcpStrea
     for address in found.into_iter().take(MAX_ADDRESSES) {
         if !target.may_be(address, &own) {
             last = Trouble::Lasting(format!(
-                "{} resolves to {address}, which is not public; `bay notify add webhook URL --address {address}` permits it",
+                "{} resolves to {address}, which is not public, and the webhook was not given that address",
                 target.host
             ));
             continue;

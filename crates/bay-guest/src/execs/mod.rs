@@ -245,7 +245,7 @@ impl Execs {
             ApiError::new(
                 ErrorCode::ExecNotFound,
                 format!("there is no exec {id} in the bay"),
-                "`bay execs ls NAME` lists them",
+                "the list of the bay's execs has them all",
             )
         })
     }
@@ -328,7 +328,7 @@ impl Execs {
                 return Err(ApiError::new(
                     ErrorCode::BayState,
                     format!("exec {id} is still running"),
-                    "end it first with `bay kill`",
+                    "end it first",
                 ));
             }
             exec.forgotten.store(true, Ordering::Relaxed);

@@ -31,9 +31,9 @@ const OUTPUT_PIPE: usize = 256 << 10;
 /// Directories of `PATH` that are searched.
 const MAX_PATH_ENTRIES: usize = 256;
 
-/// A bay without network cannot install packages, so this hint names what always works.
-const NOT_FOUND_NEXT: &str = "check the name; or put it into the workspace; or install it on the host, then \
-    `bay images import host` (with --add DIR for a toolchain in a home directory) and `bay replace NAME`";
+/// A bay without network cannot install packages, so this advice names what always works.
+const NOT_FOUND_NEXT: &str =
+    "check the name; or put it into the workspace; or have it put into the bay's image";
 
 /// A cloned child and the guest's ends of its input and output.
 pub(super) struct Cloned {
@@ -108,7 +108,7 @@ fn failed(message: String) -> ApiError {
     ApiError::new(
         ErrorCode::ExecStart,
         message,
-        "the bay may have reached its limit of processes, memory or open files; `bay show` tells them",
+        "the bay may have reached its limit of processes, memory or open files",
     )
 }
 
@@ -151,7 +151,7 @@ pub(super) fn explain(failure: Failure, spec: &ExecSpec, directory: &str) -> Api
         ),
         (stage, _) => (
             format!("the command could not be started ({stage:?}): {reason}"),
-            "`bay stop` and `bay start` give the bay a new guest",
+            "stopping and starting the bay gives it a new guest",
         ),
     };
     ApiError::new(ErrorCode::ExecStart, message, next)

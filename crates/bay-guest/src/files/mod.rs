@@ -106,14 +106,12 @@ impl FileError {
             FileError::Refused { .. } => {
                 (ErrorCode::PathRefused, "only regular files, directories and links can be copied")
             }
-            FileError::Quota(_) => (
-                ErrorCode::DiskLimit,
-                "delete something in the bay, or give it more with `bay set NAME --disk-mib N`; `bay show NAME` tells the limit",
-            ),
-            FileError::Full(_) => (
-                ErrorCode::PoolFull,
-                "remove bays, images or repositories (`bay rm`, `bay images rm`, `bay repos rm`) or free space on the host's disk",
-            ),
+            FileError::Quota(_) => {
+                (ErrorCode::DiskLimit, "delete something in the bay, or give it a larger disk")
+            }
+            FileError::Full(_) => {
+                (ErrorCode::PoolFull, "remove bays, images or repositories, or free space on the host's disk")
+            }
             FileError::Archive(_) => {
                 (ErrorCode::PathRefused, "make the archive with relative names and plain members")
             }
@@ -121,9 +119,7 @@ impl FileError {
                 (ErrorCode::InvalidInput, "use a name from the bay's /etc/passwd or a numeric id")
             }
             FileError::BrokeOff => (ErrorCode::Interrupted, "send it again"),
-            FileError::Io { .. } => {
-                (ErrorCode::PathRefused, "check the path and its permissions in the bay with `bay shell`")
-            }
+            FileError::Io { .. } => (ErrorCode::PathRefused, "check the path and its permissions in the bay"),
         };
         ApiError::new(code, bay_types::error::chain(self), next)
     }

@@ -338,14 +338,14 @@ fn may_define(all: &All, name: &ServiceName, spec: &ServiceSpec) -> Result<(), A
         return Err(ApiError::new(
             ErrorCode::NotEnough,
             format!("the bay has {MAX_SERVICES} services already"),
-            "remove one with `bay services rm`",
+            "remove one first",
         ));
     }
     if let Some(unknown) = spec.needs.iter().find(|need| *need != name && !all.slots.contains_key(*need)) {
         return Err(ApiError::new(
             ErrorCode::InvalidInput,
             format!("the service {name} needs {unknown}, which does not exist"),
-            "add that one first; `bay services ls` lists what there is",
+            "add that one first",
         ));
     }
     let mut graph: dependencies::Needs<'_> = all.each().map(|(n, s)| (n, s.spec.needs.as_slice())).collect();
@@ -365,7 +365,7 @@ fn absent(name: &ServiceName) -> ApiError {
     ApiError::new(
         ErrorCode::ServiceNotFound,
         format!("there is no service {name} in the bay"),
-        "`bay services ls NAME` lists them",
+        "the list of the bay's services has their names",
     )
 }
 

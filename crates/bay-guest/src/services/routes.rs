@@ -61,5 +61,9 @@ pub(crate) fn parse(name: &str) -> Result<ServiceName, ApiError> {
 }
 
 fn invalid(error: &ParseIdError) -> ApiError {
-    ApiError::new(ErrorCode::InvalidInput, error.to_string(), "`bay services ls NAME` lists what there is")
+    ApiError::new(
+        ErrorCode::InvalidInput,
+        error.to_string(),
+        "the list of the bay's services has their names",
+    )
 }

@@ -85,7 +85,7 @@ fn refused(error: &io::Error) -> ApiError {
         io::ErrorKind::NotFound => (ErrorCode::PathNotFound, "check the path"),
         io::ErrorKind::NotADirectory => (ErrorCode::PathRefused, "watch the directory it is in"),
         io::ErrorKind::QuotaExceeded => (ErrorCode::NotEnough, "watch less, or end other watches"),
-        _ => (ErrorCode::PathRefused, "check the path and its permissions in the bay with `bay shell`"),
+        _ => (ErrorCode::PathRefused, "check the path and its permissions in the bay"),
     };
     ApiError::new(code, error.to_string(), next)
 }

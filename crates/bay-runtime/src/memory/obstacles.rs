@@ -290,7 +290,7 @@ fn in_mounts(table: &str, spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> 
             if root.ends_with("//deleted") {
                 found.push(about(
                     format!("the mount at {}", point.display()),
-                    "what is mounted there was removed from the host (`bay stop` and `bay start` mount the present one)",
+                    "what is mounted there was removed from the host (stopping and starting the bay mounts the present one)",
                 ));
             }
         }

@@ -1,0 +1,51 @@
+//! What the daemon advises for errors of a guest. A guest knows no front and not its bay's name, so its own advice names no
+//! commands; for some codes the daemon knows more.
+
+use bay_types::{Action, ErrorCode, Hint, HintBay};
+
+/// Guests of an earlier release wrote commands of the CLI, with this for the name of their bay.
+const UNKNOWN_NAME: &str = " NAME";
+
+/// The hint for an error of a guest, whose own advice is `said`, as plain text.
+pub(crate) fn hint(code: ErrorCode, said: &str) -> Hint {
+    let bay = || HintBay::OfRequest;
+    match code {
+        ErrorCode::ExecNotFound => Hint::new("{} lists them", [Action::ListExecs(bay())]),
+        ErrorCode::ServiceNotFound => Hint::new("{} lists them", [Action::ListServices(bay())]),
+        // A bay without network cannot install packages, so this names what always works.
+        ErrorCode::CommandNotFound => Hint::new(
+            "check the name; or put it into the workspace; or install it on the host, then {} (with --add DIR for a toolchain \
+             in a home directory) and {}",
+            [Action::ImportHostImage, Action::ReplaceBay(bay())],
+        ),
+        ErrorCode::DiskLimit => Hint::disk_limit(),
+        ErrorCode::PoolFull => Hint::new(
+            "remove bays, images or repositories ({}, {}, {}) or free space on the host's disk",
+            [Action::RemoveAnyBay, Action::RemoveImage, Action::RemoveRepo],
+        ),
+        _ if said.contains(UNKNOWN_NAME) => Hint::new("{} shows the bay", [Action::ShowBay(bay())]),
+        _ => said.to_owned().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worded(hint: &Hint) -> String {
+        hint.worded(|action| Some(format!("{action:?}")))
+    }
+
+    #[test]
+    fn advice_that_the_daemon_has_nothing_to_add_to_is_passed_on() {
+        assert_eq!(worded(&hint(ErrorCode::ExecStart, "check its first line")), "check its first line");
+    }
+
+    #[test]
+    fn what_an_earlier_guest_called_its_bay_is_never_shown() {
+        for code in [ErrorCode::ServiceNotFound, ErrorCode::InvalidInput] {
+            let hint = worded(&hint(code, "`bay services ls NAME` lists them"));
+            assert!(!hint.contains("NAME") && !hint.is_empty(), "{hint}");
+        }
+    }
+}
