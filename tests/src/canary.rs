@@ -25,7 +25,8 @@ pub fn set(lab: &Lab, name: &str, more: &[&str]) -> CliRun {
 
 /// The credentials that an origin received.
 ///
-/// # Panics If a header is not text.
+/// # Panics
+/// If a header is not text.
 #[must_use]
 pub fn credentials(origin: &Origin) -> Vec<String> {
     let requests = origin.seen.requests.lock().unwrap();
@@ -59,7 +60,8 @@ pub fn files_with(dir: &Path, wanted: &str, found: &mut Vec<String>) {
 
 /// Asserts that the value is nowhere in the bay.
 ///
-/// # Panics If it is.
+/// # Panics
+/// If it is.
 pub fn bay_is_clean(lab: &Lab, bay: &str) {
     let look = format!(
         "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c '{0}[x]' ; \
@@ -73,7 +75,8 @@ pub fn bay_is_clean(lab: &Lab, bay: &str) {
 
 /// Asserts that no output for people or programs contains the value.
 ///
-/// # Panics If one does.
+/// # Panics
+/// If one does.
 pub fn everybody_is_clean(lab: &Lab, bay: &str) {
     let mut found = Vec::new();
     files_with_canary(&lab.daemon.data_dir, &mut found);

@@ -38,7 +38,8 @@ impl Collector {
 
     /// The span with this name, once it arrived.
     ///
-    /// # Panics If it does not arrive.
+    /// # Panics
+    /// If it does not arrive.
     #[must_use]
     pub fn span(&self, name: &str) -> Value {
         until(&format!("a span {name}"), || {

@@ -172,7 +172,8 @@ impl Daemon {
 
     /// The daemon's id, which is part of the names of its cgroups and its corner.
     ///
-    /// # Panics If it has none yet.
+    /// # Panics
+    /// If it has none yet.
     #[must_use]
     pub fn id(&self) -> &str {
         self.id.as_deref().expect("the daemon has started once")
@@ -218,7 +219,8 @@ impl Daemon {
 
     /// Starts the daemon again after a kill, and waits until it answers.
     ///
-    /// # Panics If it does not answer; shows its log.
+    /// # Panics
+    /// If it does not answer; shows its log.
     pub fn launch(&mut self) {
         assert!(self.child.is_none(), "the daemon runs already");
         let mut child = self.spawn_serve();
@@ -276,7 +278,8 @@ impl Daemon {
 
     /// Ends the daemon with a signal, and returns its exit status. Bays keep running.
     ///
-    /// # Panics If it does not run, or does not end.
+    /// # Panics
+    /// If it does not run, or does not end.
     pub fn end_by(&mut self, signal: rustix::process::Signal) -> ExitStatus {
         let mut child = self.child.take().expect("the daemon runs");
         let pid = rustix::process::Pid::from_child(&child);

@@ -41,7 +41,8 @@ impl Database {
     /// Starts it, with TLS if it gets a certificate and its key. `None` if there is no PostgreSQL; the test then counts
     /// as skipped.
     ///
-    /// # Panics If it does not start.
+    /// # Panics
+    /// If it does not start.
     pub fn start(tls: Option<(String, String)>, password: &str) -> Option<Self> {
         let Some(home) = image::postgres_home() else {
             suite::skip(Lack::Installable, "there is no PostgreSQL below /usr/lib/postgresql");
@@ -129,9 +130,11 @@ impl Database {
 
     /// Runs a statement as the administrator, over the server's own socket.
     ///
-    /// # Errors The client's error message.
+    /// # Errors
+    /// The client's error message.
     ///
-    /// # Panics If there is no client.
+    /// # Panics
+    /// If there is no client.
     pub fn admin(&self, sql: &str) -> Result<String, String> {
         let ran = Command::new(self.home.join("bin/psql"))
             .env_clear()

@@ -32,7 +32,8 @@ impl SmallDisk {
 
     /// Fills all free space. Delete the returned file to free it.
     ///
-    /// # Panics If writing fails for another reason than a full disk.
+    /// # Panics
+    /// If writing fails for another reason than a full disk.
     #[must_use]
     pub fn fill(&self) -> PathBuf {
         let path = self.0.join("fill");
@@ -60,7 +61,8 @@ impl Drop for SmallDisk {
 
 /// Remounts a mount of the test as `ro` or `rw`.
 ///
-/// # Panics If the kernel refuses.
+/// # Panics
+/// If the kernel refuses.
 pub fn remount(point: &Path, how: &str) {
     let done = Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(point).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));

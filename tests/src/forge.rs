@@ -41,7 +41,8 @@ fn run(command: &mut Command) {
 
 /// Makes a new key pair with `ssh-keygen`.
 ///
-/// # Panics If it cannot be made.
+/// # Panics
+/// If it cannot be made.
 pub fn make_key(path: &Path, kind: &str) {
     let _ = fs::remove_file(path);
     run(Command::new("ssh-keygen").args(["-q", "-t", kind, "-N", "", "-C", "lab", "-f"]).arg(path));
@@ -78,7 +79,8 @@ impl SshForge {
 
     /// The line for `known_hosts` with this host name.
     ///
-    /// # Panics If its key cannot be read.
+    /// # Panics
+    /// If its key cannot be read.
     #[must_use]
     pub fn known_hosts(&self, name: &str, port: u16) -> String {
         let public = fs::read_to_string(self.dir.join("host.pub")).unwrap();
@@ -105,7 +107,8 @@ impl SshForge {
 
     /// The commit of a branch of a repository.
     ///
-    /// # Panics If there is none.
+    /// # Panics
+    /// If there is none.
     #[must_use]
     pub fn tip(&self, path: &str, branch: &str) -> String {
         let name = format!("refs/heads/{branch}");
@@ -117,7 +120,8 @@ impl SshForge {
 
     /// Serves on a loopback port, with the host key that is in its directory now.
     ///
-    /// # Panics If it cannot listen.
+    /// # Panics
+    /// If it cannot listen.
     pub async fn serve(&self) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -52,9 +52,11 @@ pub struct HangingFilesystem {
 impl HangingFilesystem {
     /// Mounts the filesystem.
     ///
-    /// # Errors If this kernel has no FUSE, or no id-mapped mounts of it (Linux 6.12).
+    /// # Errors
+    /// If this kernel has no FUSE, or no id-mapped mounts of it (Linux 6.12).
     ///
-    /// # Panics If the mount point cannot be made.
+    /// # Panics
+    /// If the mount point cannot be made.
     pub fn mounted_at(path: &Path) -> io::Result<Self> {
         fs::create_dir_all(path).unwrap();
         let mut device = File::options().read(true).write(true).open("/dev/fuse")?;

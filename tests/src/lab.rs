@@ -40,7 +40,8 @@ open("/tmp/over", "w").close()
 
 /// A lab with the default setup.
 ///
-/// # Panics If it cannot be made.
+/// # Panics
+/// If it cannot be made.
 #[must_use]
 pub fn lab() -> Lab {
     lab_with(Daemon::setup())
@@ -48,7 +49,8 @@ pub fn lab() -> Lab {
 
 /// A lab with this setup.
 ///
-/// # Panics If it cannot be made.
+/// # Panics
+/// If it cannot be made.
 #[must_use]
 pub fn lab_with(setup: Setup) -> Lab {
     lab_with_names(setup, &[])
@@ -56,7 +58,8 @@ pub fn lab_with(setup: Setup) -> Lab {
 
 /// A lab whose gateways know additional names, each after its address.
 ///
-/// # Panics If it cannot be made.
+/// # Panics
+/// If it cannot be made.
 #[must_use]
 pub fn lab_with_names(setup: Setup, names: &[(String, &str)]) -> Lab {
     let dir = suite::fresh("o");
@@ -76,7 +79,8 @@ impl Lab {
     /// Starts `https://origin.test`, which returns the method and path of each request, and makes bays that may send
     /// anything there.
     ///
-    /// # Panics If a bay cannot be made.
+    /// # Panics
+    /// If a bay cannot be made.
     pub fn echo_for(&self, bays: &[&str]) -> Origin {
         let origin = self.echo("origin.test");
         for bay in bays {
@@ -87,7 +91,8 @@ impl Lab {
 
     /// Makes a bay with this policy.
     ///
-    /// # Panics If it cannot be made.
+    /// # Panics
+    /// If it cannot be made.
     pub fn bay(&self, name: &str, policy: &str) {
         self.daemon.empty_bay(name);
         self.set(name, policy);
@@ -95,7 +100,8 @@ impl Lab {
 
     /// Sets another policy for a bay.
     ///
-    /// # Panics If it cannot be set.
+    /// # Panics
+    /// If it cannot be set.
     pub fn set(&self, bay: &str, policy: &str) {
         let path = self.dir.join(format!("{bay}.toml"));
         fs::write(&path, policy).unwrap();
@@ -119,7 +125,8 @@ impl Lab {
 
     /// Status and body of a request by Python's own client with default settings.
     ///
-    /// # Panics If it fails.
+    /// # Panics
+    /// If it fails.
     pub fn get(&self, bay: &str, url: &str) -> (u16, String) {
         let script = r#"
 import sys, urllib.request, urllib.error
@@ -137,7 +144,8 @@ print(answer.read().decode())
 
     /// Events of one kind about the bay's traffic.
     ///
-    /// # Panics If they cannot be read.
+    /// # Panics
+    /// If they cannot be read.
     pub fn record(&self, bay: &str, kind: &str) -> Vec<Value> {
         let (mut since, mut found) = (0, Vec::new());
         loop {

@@ -60,7 +60,8 @@ impl OriginAuthority {
 
     /// A server configuration for the name. `change` may modify the certificate.
     ///
-    /// # Panics If the changed certificate is invalid.
+    /// # Panics
+    /// If the changed certificate is invalid.
     pub fn server(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Arc<ServerConfig> {
         let (leaf, key) = self.leaf(name, change);
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -76,7 +77,8 @@ impl OriginAuthority {
 
     /// The certificate and key of a server for the name, in PEM.
     ///
-    /// # Panics If the name is invalid.
+    /// # Panics
+    /// If the name is invalid.
     #[must_use]
     pub fn leaf_pem(&self, name: &str) -> (String, String) {
         let (leaf, key) = self.leaf(name, |_| {});

@@ -78,7 +78,8 @@ impl Repository {
 
 /// Runs git in a directory, without the caller's own configuration.
 ///
-/// # Panics If git fails.
+/// # Panics
+/// If git fails.
 #[track_caller]
 pub fn git(dir: &Path, args: &[&str]) -> String {
     let output = Command::new("git")

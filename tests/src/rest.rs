@@ -33,7 +33,8 @@ impl Answer {
 
 /// Sends one request and reads the whole response.
 ///
-/// # Errors If the daemon cannot be reached, or its response is not HTTP.
+/// # Errors
+/// If the daemon cannot be reached, or its response is not HTTP.
 pub fn request(socket: &Path, method: &str, target: &str, body: &[u8]) -> io::Result<Answer> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -42,7 +43,8 @@ pub fn request(socket: &Path, method: &str, target: &str, body: &[u8]) -> io::Re
 
 /// Sends one request over TCP, with these headers.
 ///
-/// # Errors As [`request`].
+/// # Errors
+/// As [`request`].
 pub fn request_tcp(
     address: SocketAddr,
     method: &str,

@@ -31,7 +31,8 @@ const MARK: &str = ".workbay-suite";
 
 /// The directory of this test run: `BAY_TEST_DIR`, or one in `/tmp`. Made if it is missing.
 ///
-/// # Panics If it cannot be made, or exists and is not ours.
+/// # Panics
+/// If it cannot be made, or exists and is not ours.
 pub fn dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
@@ -171,7 +172,8 @@ pub fn append(name: &str, line: &str) {
 
 /// The `bay` executable under test: `BAY_BIN`, or the one built beside this test's own executable.
 ///
-/// # Panics If there is none; the message says what to do.
+/// # Panics
+/// If there is none; the message says what to do.
 #[must_use]
 pub fn binary() -> PathBuf {
     if let Some(given) = std::env::var_os("BAY_BIN") {

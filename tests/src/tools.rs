@@ -19,7 +19,8 @@ pub fn at_home(line: &str) -> String {
 
 /// Makes a bay with the host's programs, and more directories of the host below `/mnt`.
 ///
-/// # Panics If it cannot be made.
+/// # Panics
+/// If it cannot be made.
 pub fn bay(daemon: &Daemon, name: &str, more: &[(&str, &Path)]) {
     let mut mounts = vec![json!({ "source": "/usr", "target": "/mnt/usr" })];
     mounts

@@ -10,7 +10,8 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
 /// Calls `look` until it returns something, and returns that.
 ///
-/// # Panics If [`PATIENCE`] is over; `what` says what was waited for.
+/// # Panics
+/// If [`PATIENCE`] is over; `what` says what was waited for.
 pub fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     match within(PATIENCE, look) {
         Some(seen) => seen,

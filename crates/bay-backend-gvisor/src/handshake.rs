@@ -12,7 +12,8 @@ const MAX_BODY: usize = 64 << 10;
 
 /// Returns when the guest has answered. The whole answer was read from the stream.
 ///
-/// # Errors The error of the connection, or that the answer was invalid.
+/// # Errors
+/// The error of the connection, or that the answer was invalid.
 pub(crate) async fn answered(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
     stream.write_all(REQUEST).await?;
     stream.flush().await?;

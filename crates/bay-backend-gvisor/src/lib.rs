@@ -59,7 +59,8 @@ pub struct Gvisor {
 impl Gvisor {
     /// Opens the driver if this host has runsc: the given one, or the first that is found.
     ///
-    /// # Errors Why there is no runsc that works.
+    /// # Errors
+    /// Why there is no runsc that works.
     pub async fn open(local: Arc<Local>, given: Option<PathBuf>) -> Result<Self, String> {
         let found = || RUNSC_PLACES.iter().map(PathBuf::from).find(|place| place.exists());
         let runsc = given.or_else(found).ok_or("runsc is not installed")?;

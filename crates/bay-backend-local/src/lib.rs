@@ -103,7 +103,8 @@ impl Local {
 
     /// Starts a bay with another request to the helper, for drivers whose start differs from this one's.
     ///
-    /// # Errors Those of [`Backend::start`].
+    /// # Errors
+    /// Those of [`Backend::start`].
     pub async fn start_as(
         &self,
         spec: &StartSpec,

@@ -320,7 +320,8 @@ pub trait Backend: Send + Sync + Debug {
     }
     /// Opens the attribution of a bay's connections. May take a millisecond.
     ///
-    /// # Errors If the bay does not run, or this driver has no attribution.
+    /// # Errors
+    /// If the bay does not run, or this driver has no attribution.
     fn attribution(&self, _bay: BayId, _runtime: &RuntimeHandle) -> io::Result<Arc<dyn Attribution>> {
         Err(io::ErrorKind::Unsupported.into())
     }

@@ -64,7 +64,8 @@ pub struct ServerConfig {
 
 /// Runs a daemon until SIGTERM or SIGINT.
 ///
-/// # Errors If it cannot start; see [`ServeError`].
+/// # Errors
+/// If it cannot start; see [`ServeError`].
 pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     let fault = Fault::parse(config.fault.as_deref()).map_err(ServeError::Fault)?;
     // Check the address first: if it is unusable, nothing was changed yet.

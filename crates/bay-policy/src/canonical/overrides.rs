@@ -173,7 +173,8 @@ impl FormScan {
 
     /// Scans the next piece.
     ///
-    /// # Errors The reason why neither this piece nor anything after it may be passed on.
+    /// # Errors
+    /// The reason why neither this piece nor anything after it may be passed on.
     pub fn read(&mut self, piece: &[u8]) -> Result<(), FormOverride> {
         let method = &self.method;
         match &mut self.form {

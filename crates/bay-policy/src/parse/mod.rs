@@ -33,7 +33,8 @@ pub fn parse(layer: Layer, file: &str, text: &str, places: &Places) -> Result<La
 impl Preset {
     /// Parses the preset as a layer. `places` replace its placeholders, such as `@registries`.
     ///
-    /// # Errors If a destination cannot be expressed as a rule.
+    /// # Errors
+    /// If a destination cannot be expressed as a rule.
     pub fn load(self, layer: Layer, places: &Places) -> Result<LayerPolicy, Problems> {
         let file = format!("preset:{}", self.name());
         document::parse(layer, &file, self.text(), places, document::Extending::Refused)
