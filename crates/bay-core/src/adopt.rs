@@ -1,12 +1,12 @@
-//! The first thing a daemon does with what an earlier one left: find every bay again, say truthfully how it is, and
-//! take away what belongs to nobody.
+//! Adoption: what a daemon does first with the bays of an earlier daemon. It finds every bay again, determines the
+//! true state of each, and removes what belongs to no bay.
 //!
-//! Nothing is shown to callers before this is done. The order in which bays are made (row, disk, runtime) and removed
-//! (runtime, disk, row) means that whatever exists without a row was never acknowledged as kept. A workspace is still
-//! moved aside rather than deleted: a database restored from a backup must not cost anybody's work.
+//! Callers see nothing before adoption is done. Bays are made in the order row, disk, runtime, and removed in the
+//! order runtime, disk, row. So nothing without a row was ever acknowledged. A workspace without a row is still moved
+//! aside and not deleted: after a restore of the database from a backup, nobody's work may be lost.
 //!
-//! One bay that cannot be put in order does not keep the daemon from the others: its reconciler tries again and says
-//! why it fails.
+//! If one bay cannot be put in order, the daemon still adopts the others. That bay's reconciler tries again and
+//! reports why it fails.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,7 +15,9 @@ use std::time::Duration;
 use bay_backend::{Backend, BayFiles, Seen};
 use bay_store::{BayRow, Draft};
 use bay_types::bay::Desired;
+use bay_types::event::EventBody;
 use bay_types::event::bay::BayDiskUnknown;
+use bay_types::event::checkpoint::{CheckpointEvent, CheckpointFailed};
 use bay_types::exec::EndReason;
 use bay_types::{BayId, CoreError};
 use futures_util::StreamExt;
@@ -26,21 +28,26 @@ use crate::reconcile;
 use crate::registry::BayHandle;
 use crate::verbs::{checkpoints, memory};
 
-/// Bays looked at side by side.
+/// How many bays are adopted at the same time.
 const AT_ONCE: usize = 8;
-/// How long one bay may keep the daemon from being ready. Putting one in order takes milliseconds, unless a process of it
-/// hangs in the kernel.
+/// How long one bay may delay the daemon's readiness. Adoption takes milliseconds, unless a process of the bay hangs
+/// in the kernel.
 const IN_ORDER_WITHIN: Duration = Duration::from_secs(3);
 
-/// Finds all bays again and starts their reconcilers.
+/// Why a checkpoint failed that an earlier daemon did not finish.
+const CUT_SHORT: &str = "the daemon ended before it was complete";
+
+/// Adopts all bays and starts their reconcilers.
 pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), CoreError> {
     let rows = daemon.store.bay_list().await.map_err(|e| e.to_api())?;
     let known: HashSet<BayId> = rows.iter().map(|row| row.id).collect();
     let recorded: HashSet<BayId> =
         rows.iter().filter(|row| row.runtime.is_some()).map(|row| row.id).collect();
 
+    end_checkpoints(daemon).await?;
     sweep_runtimes(daemon, &recorded).await;
-    // Seen once: whoever captured memory for the daemon before may end, and remove its images, at any moment.
+    // Read once: the helper that captures memory for the earlier daemon may end, and remove its images, at any
+    // moment.
     let captured: HashSet<BayId> =
         rows.iter().filter(|row| memory::was_cut_short(&daemon.backends, row)).map(|row| row.id).collect();
     sweep_disks(daemon, &rows, &known, &captured).await?;
@@ -49,7 +56,7 @@ pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), CoreError> {
     let handles: Vec<_> = futures_util::stream::iter(rows)
         .map(|row| {
             let cut_short = captured.contains(&row.id);
-            look_again(daemon, row, boot.as_deref(), cut_short)
+            adopt_bay(daemon, row, boot.as_deref(), cut_short)
         })
         .buffer_unordered(AT_ONCE)
         .collect()
@@ -62,31 +69,43 @@ pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), CoreError> {
     Ok(())
 }
 
-/// Clears every runtime that no row has on record: its bay is gone, or its start was cut short.
+/// Records the failure of checkpoints that an earlier daemon began and did not finish. After that, the record has an
+/// end for each, so the next daemon does not find them again.
+async fn end_checkpoints(daemon: &Daemon) -> Result<(), CoreError> {
+    for begun in daemon.store.checkpoints_unfinished().await.map_err(|e| e.to_api())? {
+        let EventBody::Checkpoint(CheckpointEvent::Asked(asked)) = begun.read() else { continue };
+        let failed =
+            Draft::of(CheckpointFailed { name: asked.name, why: CUT_SHORT.to_owned(), by: asked.by });
+        daemon.store.event_append(begun.bay, &failed).await.map_err(|e| e.to_api())?;
+    }
+    Ok(())
+}
+
+/// Clears every runtime without a record: its bay was removed, or its start was cut short.
 async fn sweep_runtimes(daemon: &Arc<Daemon>, recorded: &HashSet<BayId>) {
     for backend in daemon.backends.all() {
         match backend.leftovers().await {
             Ok(left) => sweep_left(backend, left, recorded).await,
-            Err(error) => tracing::error!(%error, "what earlier runtimes left could not be listed"),
+            Err(error) => tracing::error!(%error, "remains of earlier runtimes could not be listed"),
         }
     }
 }
 
 async fn sweep_left(backend: &Arc<dyn Backend>, left: Vec<BayId>, recorded: &HashSet<BayId>) {
     for id in left.into_iter().filter(|id| !recorded.contains(id)) {
-        tracing::info!(bay = %id, "a runtime nobody has on record is cleared");
+        tracing::info!(bay = %id, "an unrecorded runtime is cleared");
         let sweeping = Arc::clone(backend);
         let swept = tokio::spawn(async move {
             if let Err(error) = sweeping.clear(id).await {
-                tracing::error!(bay = %id, %error, "a runtime nobody has on record could not be cleared");
+                tracing::error!(bay = %id, %error, "an unrecorded runtime could not be cleared");
             }
         });
-        // One that takes longer is cleared meanwhile.
+        // If clearing takes longer, it continues in the background.
         let _ = tokio::time::timeout(IN_ORDER_WITHIN, swept).await;
     }
 }
 
-/// Removes half-made disks, and disks of bays nobody knows.
+/// Removes incomplete disks, and disks that belong to no bay.
 async fn sweep_disks(
     daemon: &Daemon,
     rows: &[BayRow],
@@ -100,7 +119,7 @@ async fn sweep_disks(
     Ok(())
 }
 
-/// Removes the same from the files of one backend. Backends that share them have been through this before, which is harmless.
+/// Does that for the files of one backend. Backends may share files; sweeping twice is harmless.
 async fn sweep_files(
     daemon: &Daemon,
     files: &Arc<dyn BayFiles>,
@@ -110,10 +129,10 @@ async fn sweep_files(
 ) -> Result<(), CoreError> {
     for id in with(files, |files| files.list()).await? {
         let removed = if unfinished.contains(&id) {
-            // Nothing ever ran on it; it is made anew.
+            // Nothing ever ran on it; the reconciler makes it again.
             with(files, move |files| files.remove(id, None)).await
         } else if known.contains(&id) {
-            // Whoever still writes memory there ends first.
+            // While a helper still captures memory there, `end_capture` does this.
             if !captured.contains(&id) {
                 sweep_checkpoints(daemon, files, id).await;
             }
@@ -142,7 +161,7 @@ async fn with<T: Send + 'static>(
     blocking(move || work(&*files)).await
 }
 
-/// Removes checkpoints that were never whole, or whose removal was cut short.
+/// Removes checkpoints that are incomplete, or whose removal was cut short.
 async fn sweep_checkpoints(daemon: &Daemon, files: &Arc<dyn BayFiles>, id: BayId) {
     let swept = async {
         let rows = daemon.store.checkpoint_list(id).await.map_err(|e| e.to_api())?;
@@ -154,8 +173,8 @@ async fn sweep_checkpoints(daemon: &Daemon, files: &Arc<dyn BayFiles>, id: BayId
     }
 }
 
-/// Waits for whoever still captures the memory of a bay for the daemon before this one, and removes what that wrote. Longer
-/// than [`IN_ORDER_WITHIN`] only the bay's own reconciler is kept waiting.
+/// Waits for a helper that still captures the memory of a bay for the earlier daemon, and removes what it wrote.
+/// After [`IN_ORDER_WITHIN`], only the bay's own reconciler keeps waiting.
 async fn end_capture(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, row: BayRow) {
     let (daemon, handle) = (Arc::clone(daemon), Arc::clone(handle));
     let (alone, is_alone) = tokio::sync::oneshot::channel();
@@ -171,7 +190,7 @@ async fn end_capture(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, row: BayRow)
     let _ = tokio::time::timeout(IN_ORDER_WITHIN, ending).await;
 }
 
-async fn look_again(
+async fn adopt_bay(
     daemon: &Arc<Daemon>,
     row: BayRow,
     boot: Option<&str>,
@@ -180,7 +199,7 @@ async fn look_again(
     let record = row.runtime.clone();
     let handle = Arc::new(BayHandle::of(row.clone(), &daemon.backends));
     if let Some(why) = &handle.driver_missing {
-        tracing::warn!(bay = %handle.name, why, "a bay is left as it is");
+        tracing::warn!(bay = %handle.name, why, "a bay without its driver is not changed");
         return Ok(handle);
     }
     if cut_short {
@@ -188,12 +207,12 @@ async fn look_again(
     }
     for exec in daemon.store.exec_list_open(handle.id).await.map_err(|e| e.to_api())? {
         handle.exec_opened(exec.id);
-        // What happened before is not known to have happened while it ran.
+        // The limits may have been hit before this exec ran, so only later hits count.
         handle.exec_began(exec.id, handle.backend.limit_events(handle.id));
     }
     let on_disk = handle.row().desired == Desired::Paused && handle.row().thaw_from.is_some();
     match record {
-        // Its end is no loss, whoever saw it.
+        // All processes are on disk, so the end of the runtime is no loss.
         Some(_) if on_disk => {}
         Some(record) if handle.backend.inspect(handle.id, &record).await == Seen::Gone => {
             let started_in = handle.backend.facts(&record).boot_id;
@@ -206,17 +225,18 @@ async fn look_again(
             match tokio::time::timeout(IN_ORDER_WITHIN, reconcile::note_loss(daemon, &handle, reason)).await {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => {
-                    tracing::error!(bay = %handle.name, message = %error.message, "a lost bay could not be put in order");
+                    tracing::error!(bay = %handle.name, message = %error.message, "the loss of a bay could not be recorded");
                 }
                 Err(_) => {
-                    tracing::warn!(bay = %handle.name, "putting a lost bay in order takes long; its reconciler goes on with it");
+                    tracing::warn!(bay = %handle.name, "clearing a lost bay takes long; its reconciler continues");
                 }
             }
         }
         Some(_) => {}
-        // They stand still on disk, and go on when the bay does.
+        // These execs are paused on disk, and continue when the bay is resumed.
         None if on_disk => {}
-        // No runtime and open execs: the daemon died between clearing the one and closing the others.
+        // If there is no runtime, the earlier daemon died after it cleared the runtime and before it closed the
+        // execs.
         None => {
             let stopped = handle.row().desired == Desired::Stopped;
             let why = if stopped { EndReason::Stopped } else { EndReason::Lost };
@@ -226,7 +246,7 @@ async fn look_again(
     Ok(handle)
 }
 
-/// Tells one boot of this host from another.
+/// The id of the host's current boot.
 fn boot_id() -> Option<String> {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|text| text.trim().to_owned())
 }

@@ -2,6 +2,8 @@
 //! them is, so a listed checkpoint is complete.
 
 use bay_types::checkpoint::{CheckpointKind, CheckpointView};
+use bay_types::event::checkpoint::CheckpointAsked;
+use bay_types::event::{Event, Recorded};
 use bay_types::id::ParseIdError;
 use bay_types::{BayId, CheckpointName, ExecId};
 use jiff::Timestamp;
@@ -12,6 +14,7 @@ use crate::bay::{BayRow, checkpoint_name};
 use crate::column::{now, to_i64, to_u64};
 use crate::draft::Draft;
 use crate::error::{Result, StoreError};
+use crate::event_row::event_row;
 use crate::store::Store;
 
 /// A checkpoint as the daemon stores it.
@@ -103,6 +106,13 @@ fn row(row: &SqliteRow) -> Result<CheckpointRow> {
 const SELECT: &str = "SELECT bay, number, parent, kind, message, author, automatic, after_exec, created_at, pause_us, \
                       without_memory FROM checkpoints WHERE bay = $1 ORDER BY number";
 
+/// The subquery must repeat the condition of the index `events_checkpoints`.
+pub(crate) const UNFINISHED: &str = concat!(
+    "SELECT seq, at, bay, kind, body, hash FROM events WHERE kind = $1 AND seq IN (SELECT (SELECT MAX(seq) FROM events ",
+    "WHERE bay = bays.id AND kind IN ('checkpoint.asked', 'checkpoint.made', 'checkpoint.failed')) FROM bays) ",
+    "ORDER BY seq"
+);
+
 impl Store {
     /// Adds a complete checkpoint. The bay's state descends from it from now on.
     ///
@@ -184,6 +194,21 @@ impl Store {
             .await
             .map_err(self.failed("listing checkpoints"))?;
         rows.iter().map(row).collect()
+    }
+
+    /// The newest `checkpoint.asked` of each bay whose newest checkpoint neither succeeded nor failed in the record.
+    /// Only a daemon that just started may take them for cut short.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn checkpoints_unfinished(&self) -> Result<Vec<Event>> {
+        let failed = self.failed("reading unfinished checkpoints");
+        let rows = sqlx::query(UNFINISHED)
+            .bind(CheckpointAsked::KIND)
+            .fetch_all(&self.inner.readers)
+            .await
+            .map_err(&failed)?;
+        rows.iter().map(|row| event_row(row).map_err(&failed)?.event()).collect()
     }
 
     /// Deletes a checkpoint. Its descendants then descend from its parent.

@@ -22,7 +22,13 @@ const MIGRATIONS: &[&[&str]] = &[
     OUTPUT_HASHES,
     EVENT_COLUMNS,
     BACKENDS,
+    CHECKPOINT_EVENTS,
 ];
+
+/// A daemon that starts looks for checkpoints that an earlier one did not finish. It must not read whole timelines for
+/// that. `checkpoints_unfinished` repeats this condition: `SQLite` uses a partial index only for its own condition.
+const CHECKPOINT_EVENTS: &[&str] = &["CREATE INDEX events_checkpoints ON events (bay, seq) \
+     WHERE kind IN ('checkpoint.asked', 'checkpoint.made', 'checkpoint.failed')"];
 
 /// The backend of a bay. Earlier releases had only `local`.
 const BACKENDS: &[&str] = &["ALTER TABLE bays ADD COLUMN backend TEXT NOT NULL DEFAULT 'local'"];

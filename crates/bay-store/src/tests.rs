@@ -474,6 +474,44 @@ async fn checkpoints_form_a_tree_and_no_number_is_reused() {
 }
 
 #[tokio::test]
+async fn a_checkpoint_is_unfinished_until_its_bay_has_an_end_of_it_on_record() {
+    let (_dir, store) = store().await;
+    let (one, two) = (bay(&store, "one").await, bay(&store, "two").await);
+    let event = async |bay: &BayRow, kind: &str, name: &str| {
+        store.event_append(Some(bay.id), &Draft::new(kind, json!({ "name": name }))).await.unwrap()
+    };
+    let unfinished = async || -> Vec<u64> {
+        store.checkpoints_unfinished().await.unwrap().iter().map(|event| event.seq).collect()
+    };
+    assert!(unfinished().await.is_empty());
+    let first = event(&one, "checkpoint.asked", "v1").await;
+    let other = event(&two, "checkpoint.asked", "v1").await;
+    event(&one, "exec.start", "v1").await;
+    assert_eq!(unfinished().await, [first, other]);
+    event(&one, "checkpoint.failed", "v1").await;
+    event(&two, "checkpoint.made", "v1").await;
+    event(&two, "checkpoint.removed", "v1").await;
+    assert!(unfinished().await.is_empty());
+    let again = event(&one, "checkpoint.asked", "v1").await;
+    assert_eq!(unfinished().await, [again]);
+}
+
+#[tokio::test]
+async fn unfinished_checkpoints_are_found_by_an_index_and_not_in_whole_timelines() {
+    let (_dir, store) = store().await;
+    let plan = format!("EXPLAIN QUERY PLAN {}", checkpoint::UNFINISHED);
+    let steps: Vec<(i64, i64, i64, String)> = sqlx::query_as(sqlx::AssertSqlSafe(plan))
+        .bind("checkpoint.asked")
+        .fetch_all(&store.inner.readers)
+        .await
+        .unwrap();
+    let events: Vec<&str> =
+        steps.iter().map(|step| step.3.as_str()).filter(|step| step.contains("events")).collect();
+    assert!(events.iter().any(|step| step.contains("events_checkpoints")), "{events:?}");
+    assert!(events.iter().all(|step| step.starts_with("SEARCH")), "{events:?}");
+}
+
+#[tokio::test]
 async fn a_timeline_is_read_in_pages_and_from_a_time_on() {
     let (_dir, store) = store().await;
     let (one, other) = (bay(&store, "one").await, bay(&store, "other").await);

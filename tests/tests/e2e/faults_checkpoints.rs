@@ -105,7 +105,26 @@ fn verify(daemon: &Daemon, captured: &mut BTreeMap<String, String>) {
             assert_eq!(*before, workspace, "{checkpoint} has changed");
         }
     }
+    every_checkpoint_that_began_has_an_end(daemon);
     nothing_is_left_over(daemon);
+}
+
+/// Each checkpoint that began either succeeded or failed in the record.
+fn every_checkpoint_that_began_has_an_end(daemon: &Daemon) {
+    let (mut since, mut begun, mut ended) = (0, 0, 0);
+    loop {
+        let page = daemon.rest("GET", &format!("/v1/events?bay={PARENT}&since={since}"), &Value::Null).json();
+        let Some(last) = page.as_array().unwrap().last() else { break };
+        since = last["seq"].as_u64().unwrap();
+        for event in page.as_array().unwrap() {
+            match event["kind"].as_str().unwrap() {
+                "checkpoint.asked" => begun += 1,
+                "checkpoint.made" | "checkpoint.failed" => ended += 1,
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(begun, ended);
 }
 
 /// An existing checkpoint, or a name that no checkpoint has.
@@ -218,4 +237,36 @@ fn a_daemon_that_dies_at_critical_moments_of_a_checkpoint_leaves_nothing_half_ma
         }
     }
     assert!(died >= 12, "only {died} of the faults struck");
+}
+
+#[test]
+fn a_checkpoint_cut_short_by_the_death_of_the_daemon_has_one_end_in_the_record() {
+    let mut daemon = Daemon::start();
+    daemon.empty_bay(PARENT);
+    let points = ["bay-stands-still", "after-snapshot"];
+    for (ends, point) in (1..).zip(points) {
+        daemon.kill_9();
+        daemon.set_environment(&[("BAY_FAULT", &format!("daemon:{point}"))]);
+        daemon.launch();
+        let answer = Verb::Checkpoint.ask(&daemon.socket(), "");
+        assert!(answer.is_none(), "{point}: {answer:?}");
+        daemon.kill_9();
+        daemon.set_environment(&[]);
+        // A second daemon finds the end that the first one recorded.
+        for _ in 0..2 {
+            daemon.launch();
+            let failed = daemon.events(PARENT, "checkpoint.failed");
+            assert_eq!(failed.len(), ends, "{point}: {failed:#?}");
+            let end = failed.last().unwrap();
+            assert_eq!(end["name"], "v1", "{point}: {end}");
+            assert!(end["why"].as_str().unwrap().contains("daemon ended"), "{point}: {end}");
+            daemon.kill_9();
+        }
+    }
+    daemon.launch();
+    let made = Verb::Checkpoint.ask(&daemon.socket(), "").unwrap();
+    assert_eq!(made["name"], "v1", "{made}");
+    let timeline = daemon.bay(&["timeline", PARENT]).ok().text();
+    let count = |words: &str| timeline.matches(words).count();
+    assert_eq!((count("checkpoint v1 begun"), count("checkpoint v1 failed")), (3, 2), "{timeline}");
 }
