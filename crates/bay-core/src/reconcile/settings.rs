@@ -1,11 +1,11 @@
-//! Giving a bay the settings somebody asked for, running or not, all of them or none.
+//! Applying the settings that a caller requested, running or not: all of them or none.
 //!
 //! ```text
-//!  wanted ──► disk quota ──► groups of what runs ──► on record as those that hold
-//!                 │                  │
-//!                 └──── refused ─────┴──► the old ones put back, the wish forgotten, the caller told why
+//!  requested ──► disk quota ──► control groups of the runtime ──► stored as the settings in force
+//!                   │                      │
+//!                   └────── refused ───────┴──► old settings restored, request dropped, error to the caller
 //! ```
-//! A daemon killed on the way leaves the wish on record, and the next one begins anew.
+//! If the daemon is killed on the way, the request stays stored, and the next daemon begins again.
 
 use std::time::Duration;
 
@@ -20,20 +20,21 @@ use super::Reconciler;
 use crate::backends::refusal;
 use crate::verbs::start_spec::started_with;
 
-/// How long a guest may take to note its limits; somebody waits for the change.
+/// How long a guest may take to note its limits; a caller waits for the change.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 impl Reconciler {
-    /// Gives the reason back when what was asked for could not be had.
+    /// Returns why requested settings were refused, if they were.
     pub(super) async fn apply(&mut self, row: &BayRow, seen: Seen) -> Result<Option<CoreError>, CoreError> {
         self.settings_hold = true;
         let wanted = row.settings();
         let held = &row.spec.limits;
         if row.settings_wanted.is_none() {
-            // Nobody asked for anything: what was found running is only made sure of.
-            self.tell_limits(held, seen).await;
+            // Nobody requested settings. This makes sure that a runtime which an earlier daemon started has those on
+            // record.
+            self.send_limits(held, seen).await;
             if let Err(error) = self.set_groups(row, held, seen).await {
-                tracing::warn!(bay = %row.name, message = %error.message, "the limits of a bay found running could not be set again");
+                tracing::warn!(bay = %row.name, message = %error.message, "the limits of an adopted bay could not be set again");
             }
             return Ok(None);
         }
@@ -44,7 +45,7 @@ impl Reconciler {
         if let Err(error) = set {
             for put_back in [self.set_quota(row, held).await, self.set_groups(row, held, seen).await] {
                 if let Err(error) = put_back {
-                    tracing::error!(bay = %row.name, message = %error.message, "an old limit could not be put back");
+                    tracing::error!(bay = %row.name, message = %error.message, "an old limit could not be restored");
                 }
             }
             let draft = Draft::of(BaySetRefused { code: error.code.into(), reason: error.message.clone() });
@@ -61,28 +62,28 @@ impl Reconciler {
         self.update(draft, |row| {
             row.spec.limits = wanted.limits.clone();
             row.spec.idle_stop_s = wanted.idle_stop_s;
-            // Somebody may have asked for more meanwhile.
+            // A caller may have requested other settings meanwhile.
             row.settings_wanted.take_if(|now| *now == wanted);
         })
         .await?;
-        self.tell_limits(&wanted.limits, seen).await;
+        self.send_limits(&wanted.limits, seen).await;
         Ok(None)
     }
 
-    /// Lets a running bay know its limits, so that it can tell them to those inside. One that does not take the news has
-    /// the limits all the same, and is told again by the next daemon and after a pause.
-    pub(super) async fn tell_limits(&self, limits: &Limits, seen: Seen) {
+    /// Sends a running bay its limits, so that the guest can show them inside. If the guest does not take them, they
+    /// are in force all the same. The next daemon, and a resume, send them again.
+    pub(super) async fn send_limits(&self, limits: &Limits, seen: Seen) {
         if seen != Seen::Running {
             return;
         }
         let body = serde_json::to_vec(&started_with(limits)).unwrap_or_default();
         let told = self.handle.guest.bytes(Method::PUT, "/v1/limits", body.into(), TOLD_WITHIN).await;
         if let Err(error) = told {
-            tracing::debug!(bay = %self.handle.name, message = %error.message, "a bay was not told its limits");
+            tracing::debug!(bay = %self.handle.name, message = %error.message, "a guest did not take its limits");
         }
     }
 
-    /// A disk that is not made yet is made with its quota.
+    /// A disk that does not exist yet is made with its quota later.
     async fn set_quota(&self, row: &BayRow, limits: &Limits) -> Result<(), CoreError> {
         let (id, mib) = (row.id, limits.disk_mib);
         let asked =
@@ -93,7 +94,7 @@ impl Reconciler {
         self.handle.with_files(move |files| files.set_quota(id, mib)).await
     }
 
-    /// What does not run gets its limits when it starts.
+    /// A bay that does not run gets its limits at the next start.
     async fn set_groups(&self, row: &BayRow, limits: &Limits, seen: Seen) -> Result<(), CoreError> {
         if seen == Seen::Gone {
             return Ok(());

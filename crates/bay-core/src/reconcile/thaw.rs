@@ -1,4 +1,4 @@
-//! Starting a bay: from nothing, or from what ran at a checkpoint.
+//! Starting PID 1 of a bay: anew, or restored from a memory checkpoint.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use crate::daemon::Daemon;
 use crate::verbs::start_spec::start_spec;
 use crate::verbs::{execs, policy};
 
-/// How much a woken guest may say of what went wrong.
+/// How many of the problems that a restored guest reports become part of the reason.
 const MAX_NOTES: usize = 4;
 
 impl Reconciler {
-    /// PID 1 of a bay that begins anew, or goes on from where it was.
+    /// Starts or restores PID 1.
     pub(super) async fn begin(&mut self, row: &BayRow) -> Result<RuntimeHandle, CoreError> {
-        // Whatever was granted was granted to what ran before.
+        // Grants were made for the processes that ran before.
         policy::drop_grants(&self.daemon, &self.handle, "the bay begins anew").await?;
         let spec = start_spec(&self.daemon, row).await?;
         let Some(from) = row.thaw_from else {
@@ -31,13 +31,13 @@ impl Reconciler {
         };
         let daemon = Arc::clone(&self.daemon);
         let _room = self.room(&daemon, row, from).await?;
-        // What goes on changes files at once. Whoever has to begin again, because this daemon died before it had written
-        // down what runs, gives it the files of its moment first.
+        // Restored processes change files at once. If this daemon dies before it has stored the runtime, the next one
+        // restores the files of the checkpoint first.
         self.handle.update(&self.daemon.store, None, |row| row.restore_wanted = Some(from)).await?;
         match self.thaw(row, &spec, from).await {
             Ok(record) => Ok(record),
             Err(error) => {
-                // The files are in place: the next start is an ordinary one.
+                // The files are in place, so the next start is an ordinary one.
                 self.handle
                     .update(&self.daemon.store, None, |row| {
                         row.thaw_from = None;
@@ -68,7 +68,7 @@ impl Reconciler {
         }
     }
 
-    /// Waits for its turn where others come back too.
+    /// Waits for memory, in turn with other restores.
     async fn room<'a>(
         &self,
         daemon: &'a Daemon,
@@ -79,7 +79,8 @@ impl Reconciler {
         if let Ok(room) = daemon.admission.enter(needed) {
             return Ok(room);
         }
-        let reason = format!("waits until there are {} MiB of memory for what ran", needed.div_ceil(1 << 20));
+        let reason =
+            format!("waits until there are {} MiB of memory for its processes", needed.div_ceil(1 << 20));
         self.handle.update(&daemon.store, None, |row| row.reason = reason).await?;
         daemon.admission.enter_in_turn(needed).await.map_err(|shortage| {
             let what = format!("what ran in {} at {}", row.name, from.checkpoint);
@@ -98,7 +99,7 @@ impl Reconciler {
         spec: &StartSpec,
         from: Point,
     ) -> Result<RuntimeHandle, CoreError> {
-        // Whoever goes back to its own past stays who it is.
+        // A bay that is restored to its own checkpoint keeps its identity.
         let index = (from.bay != row.id).then(|| row.forked_from.as_ref().map_or(0, |from| from.index));
         let restored = self.handle.backend.restore(spec, from, index).await.map_err(|e| refusal(&e))?;
         if self.why.is_empty() {
