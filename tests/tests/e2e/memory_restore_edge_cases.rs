@@ -96,7 +96,7 @@ fn two_restores_at_once_end_in_one_whole_state() {
         for refused in ran.iter().filter(|ran| ran.code != 0) {
             // The second request must be repeated, or the error says that the first was faster.
             let (what, _) = refused.fails_with(ErrorCode::BayState);
-            assert!(what.contains("is going back to v") || what.contains("cannot be"), "{what}");
+            assert!(what.contains("is being restored to v") || what.contains("cannot be"), "{what}");
         }
         let word = consistency_probe::word(&daemon, "b");
         assert!(matches!(word.as_deref(), Some("then" | "now")), "{word:?}");

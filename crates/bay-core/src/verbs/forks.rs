@@ -1,4 +1,4 @@
-//! New bays from a point in another one's life. All children of one fork come from one capture.
+//! Forks: new bays from a point in the life of another. All children of one fork come from one capture.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::background::to_the_end;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
-/// What the children of a bay are called when nobody says otherwise.
+/// The suffix of children's names if the request has no name.
 const SUFFIX: &str = "-fork";
-/// Numbers that are tried for a free name.
+/// The most numbers that are tried for a free name.
 const MOST_TRIED: u32 = 9999;
 
 /// Makes new bays from a point in a bay's life.
@@ -57,7 +57,7 @@ async fn make_children(
         && parent.backend.require_memory().is_ok()
         && let Some(held) = parent.backend.memory_held(parent.id).await
     {
-        // Before anything is captured: afterwards it is known exactly.
+        // Checked before the capture with an estimate; the capture gives the exact size.
         has_room(&daemon, &parent, held, wanted.count)?;
     }
     let point = match wanted.from {
@@ -84,7 +84,7 @@ async fn make_children(
     let live = point.kind == CheckpointKind::Memory && !wanted.files_only;
     if live {
         let at = Point { bay: parent.id, checkpoint: point.name };
-        let each = memory::comes_back(&parent, at).await?;
+        let each = memory::restorable_bytes(&parent, at).await?;
         has_room(&daemon, &parent, each, wanted.count)?;
     }
     let (mut children, mut not_made) = (Vec::new(), None);
@@ -93,7 +93,7 @@ async fn make_children(
         let name = loop {
             number += 1;
             let name = BayName::slug(&format!("{prefix}-{number}"));
-            // Somebody may take it in between; then the store adds a number of its own.
+            // Another bay may take the name in between. Then the store adds another number.
             if daemon.bays.find(name.as_str()).is_err() || number > MOST_TRIED {
                 break name;
             }
@@ -135,7 +135,7 @@ async fn make_children(
     }
 }
 
-/// The error of a fork of which not all children run: which do, which are there and do not, and why.
+/// The error of a fork whose children do not all run. It names the running ones, the others, and the reasons.
 fn incomplete(
     count: u32,
     running: &[BayView],
@@ -166,7 +166,7 @@ fn incomplete(
     CoreError::new(first.code, parts.join("; "), hint)
 }
 
-/// Refuses children that this host has no memory for, before there is any of them.
+/// Refuses children that this host has no memory for, before any is made.
 fn has_room(daemon: &Daemon, parent: &BayHandle, each: u64, count: u32) -> Result<(), CoreError> {
     daemon.admission.fits(each.saturating_mul(u64::from(count))).map_err(|shortage| {
         let what = match count {
@@ -181,7 +181,7 @@ fn has_room(daemon: &Daemon, parent: &BayHandle, each: u64, count: u32) -> Resul
     })
 }
 
-/// The child's row, and its reconciler at work.
+/// Makes the child's row, and starts its reconciler.
 async fn child(
     daemon: &Arc<Daemon>,
     parent: &BayHandle,
@@ -215,7 +215,7 @@ async fn child(
         })
     });
     let row = made.await.map_err(|e| e.to_api())?;
-    // As long as the parent is there: what runs in the child remembers the parent's sentinels.
+    // While the parent exists: processes in the child remember the parent's sentinels.
     daemon.secrets.fork(row.id, parent.id);
     let handle = Arc::new(BayHandle::of(row, &daemon.backends));
     daemon.bays.insert(Arc::clone(&handle));
@@ -224,7 +224,7 @@ async fn child(
     Ok((handle, asked))
 }
 
-/// `web-fork`, shortened where the whole would leave no room for a number.
+/// `web-fork`, shortened if there would be no room for a number.
 fn with_suffix(name: &BayName) -> BayName {
     const NUMBER: usize = 4;
     let room = BayName::MAX_LEN.saturating_sub(SUFFIX.len() + NUMBER);

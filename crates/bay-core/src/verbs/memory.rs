@@ -1,4 +1,4 @@
-//! Capturing what runs in a bay, and its files of the same moment.
+//! Capturing the memory of a bay, and its files of the same moment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::fault::Point;
 use crate::registry::BayHandle;
 use crate::verbs::start_spec::start_spec;
 
-/// Obstacles that are told; the first ones are enough to act on.
-const MAX_TOLD: usize = 20;
+/// The most obstacles in one message. The first ones are enough to act on.
+const MAX_SHOWN: usize = 20;
 
-/// Why there will be no memory in a checkpoint: one line for each obstacle.
+/// Why memory cannot be captured: one line for each obstacle.
 #[derive(Debug)]
 pub(super) struct Obstacles(pub(super) Vec<String>);
 
@@ -29,7 +29,7 @@ impl Obstacles {
         Self(vec![why.into()])
     }
 
-    /// For a caller who will have nothing else: a checkpoint, or with `hold` a pause.
+    /// The error for a caller that requested memory: a checkpoint, or with `hold` a pause on disk.
     pub(super) fn refusal(&self, bay: &BayHandle, hold: bool) -> CoreError {
         let instead = if hold {
             Hint::new("{} freezes it in memory", [Action::PauseBay((&bay.name).into())])
@@ -46,7 +46,7 @@ impl Obstacles {
     }
 }
 
-/// What has to be known to capture the memory of a bay, with nothing stopped so far.
+/// Checks whether the memory of a bay can be captured, while the bay runs, and returns the order to capture it.
 pub(super) async fn order(
     daemon: &Daemon,
     backend: &dyn Backend,
@@ -57,7 +57,7 @@ pub(super) async fn order(
     };
     match backend.inspect(row.id, record).await {
         Seen::Running => {}
-        Seen::Paused => return Err(Obstacles::one("it stands still")),
+        Seen::Paused => return Err(Obstacles::one("it is frozen")),
         Seen::Gone => return Err(Obstacles::one("its guest has just died")),
     }
     backend.require_memory().map_err(|error| Obstacles::one(error.to_string()))?;
@@ -68,7 +68,7 @@ pub(super) async fn order(
     room.map_err(|error| Obstacles::one(error.message))?;
     match backend.examine(&order).await {
         Ok(obstacles) if obstacles.is_empty() => Ok(order),
-        Ok(obstacles) => Err(Obstacles(obstacles.iter().take(MAX_TOLD).map(ToString::to_string).collect())),
+        Ok(obstacles) => Err(Obstacles(obstacles.iter().take(MAX_SHOWN).map(ToString::to_string).collect())),
         Err(error) => Err(Obstacles::one(error.to_string())),
     }
 }
@@ -86,20 +86,20 @@ pub(crate) fn was_cut_short(backends: &Backends, row: &BayRow) -> bool {
     row.runtime.is_some() && backends.of(&row.backend).driver.files().capture_is_unfinished(row.id)
 }
 
-/// Returns when nobody works any more at the capture that was cut short, and what ran goes on.
+/// Ends a capture that was cut short. Returns when no process works at it any more and the bay runs again.
 pub(crate) async fn abandon(daemon: &Daemon, handle: &BayHandle, row: &BayRow) -> Result<(), CoreError> {
     let Some(record) = &row.runtime else { return Ok(()) };
     let order = order_for(daemon, row, record).await?;
     handle.backend.abandon(&order).await.map_err(|e| refusal(&e))
 }
 
-/// How many bytes of memory come back from a checkpoint, when this machine can bring them back at all.
-pub(super) async fn comes_back(handle: &BayHandle, point: At) -> Result<u64, CoreError> {
+/// How many bytes of memory a restore of this checkpoint needs. An error if this host cannot restore it.
+pub(super) async fn restorable_bytes(handle: &BayHandle, point: At) -> Result<u64, CoreError> {
     handle.backend.can_restore(point).await.map_err(|e| refusal(&e))?;
     handle.with_files(move |files| files.checkpoint_memory_bytes(point)).await
 }
 
-/// Captures memory and files of one moment. With `hold` the bay stands still afterwards too.
+/// Captures memory and files of one moment. With `hold` the bay stays frozen afterwards.
 pub(super) async fn capture(
     daemon: &Arc<Daemon>,
     handle: &BayHandle,
@@ -107,8 +107,8 @@ pub(super) async fn capture(
     hold: bool,
 ) -> Result<Duration, Obstacles> {
     let id = handle.id;
-    let told = |error: CoreError| Obstacles::one(error.message);
-    handle.with_files(move |files| files.checkpoint_prepare(id)).await.map_err(told)?;
+    let obstacle = |error: CoreError| Obstacles::one(error.message);
+    handle.with_files(move |files| files.checkpoint_prepare(id)).await.map_err(obstacle)?;
     let closed = handle.guest.close().await;
     let files = async {
         daemon.fault.at(Point::BayStandsStill);
@@ -126,7 +126,7 @@ pub(super) async fn capture(
     match captured {
         Ok(captured) => Ok(captured.pause),
         Err(BackendError::Obstacles(obstacles)) => {
-            Err(Obstacles(obstacles.iter().take(MAX_TOLD).map(ToString::to_string).collect()))
+            Err(Obstacles(obstacles.iter().take(MAX_SHOWN).map(ToString::to_string).collect()))
         }
         Err(error) => Err(Obstacles::one(bay_types::error::chain(&error))),
     }

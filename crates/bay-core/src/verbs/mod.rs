@@ -1,4 +1,4 @@
-//! One module per noun: what the verbs do, whichever API they come through.
+//! What the verbs do, one module per noun, for every front.
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ pub mod approvals;
 pub mod audit;
 pub mod bays;
 pub mod checkpoints;
+mod command_approval;
 pub(crate) mod costs;
 pub mod create;
 pub mod diff;
@@ -21,7 +22,6 @@ pub mod execs;
 mod fetch;
 pub mod files;
 pub mod forks;
-mod gate;
 pub mod images;
 pub(crate) mod inside;
 pub(crate) mod memory;
@@ -35,7 +35,6 @@ pub mod secrets;
 pub mod services;
 pub mod settings;
 pub(crate) mod start_spec;
-mod thinning;
 pub mod timeline;
 mod top;
 pub mod traffic;
@@ -48,7 +47,7 @@ impl Daemon {
         Ok(authorize(who.kind(), verb)?)
     }
 
-    /// The bay that a verb is about, by name or id, if this principal may use the verb on it.
+    /// The bay that a verb names, by name or id, if this principal may use the verb on it.
     pub(crate) fn bay_for(
         &self,
         who: &Principal,
@@ -61,15 +60,15 @@ impl Daemon {
     }
 }
 
-/// Digits of the end of an id that may stand for it. Lists show eight.
+/// How many digits of the end of an id identify it. Lists show eight.
 const SUFFIX_DIGITS: std::ops::RangeInclusive<usize> = 6..=32;
 
-/// Whether what a person typed is the end of this id.
+/// Whether the text of a caller is the end of this id.
 pub(crate) fn ends_id(id: &impl ToString, given: &str) -> bool {
     is_id_end(given) && id.to_string().ends_with(given)
 }
 
-/// Whether what a person typed can be the end of an id.
+/// Whether the text of a caller can be the end of an id.
 pub(crate) fn is_id_end(given: &str) -> bool {
     SUFFIX_DIGITS.contains(&given.len()) && given.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }

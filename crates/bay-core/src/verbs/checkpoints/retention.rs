@@ -1,7 +1,7 @@
-//! Which automatic checkpoints are not needed any more. Checkpoints that somebody asked for are never thinned.
+//! Which automatic checkpoints are no longer needed. Requested checkpoints always stay.
 //!
-//! Each [`Cause`] has numbers of its own, so a bay that restores itself in a loop uses up its own and no other's. A new
-//! checkpoint only ever removes those of its own cause and of lesser ones:
+//! The limits hold for each [`Cause`] separately, so a bay that restores itself in a loop uses up only its own share. A new
+//! checkpoint removes only those of its own cause and of less trusted ones:
 //!
 //! ```text
 //!   made by        may remove those of
@@ -15,21 +15,21 @@ use bay_types::CheckpointName;
 use bay_types::principal::{APPROVAL, INSIDE};
 use jiff::{SignedDuration, Timestamp};
 
-/// The newest automatic ones of each cause always stay: they are the way back from what was done last.
+/// So many of the newest automatic checkpoints of each cause always stay: they can undo what happened last.
 const ALWAYS_KEPT: usize = 3;
-/// Automatic ones of a bay and of one cause, at most.
+/// The most automatic checkpoints of one bay and one cause.
 const MOST: usize = 20;
-/// An automatic one that is older goes.
+/// Older automatic checkpoints are removed.
 const LONGEST: SignedDuration = SignedDuration::from_hours(7 * 24);
-/// Less of the pool free than one part in so many: only [`ALWAYS_KEPT`] stay.
+/// If less than this part of the pool is free, only [`ALWAYS_KEPT`] stay.
 const TIGHT_PART: u64 = 8;
 
 /// Who caused a checkpoint, least trusted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cause {
-    /// A process of the bay. So were checkpoints of questions that an earlier release made.
+    /// A process of the bay. An earlier release stored this for checkpoints of approvals too.
     Inside,
-    /// A question to a person. A process of the bay may have provoked it.
+    /// An approval, which a process of the bay may have provoked.
     Approval,
     Operator,
 }
@@ -37,7 +37,7 @@ pub(super) enum Cause {
 impl Cause {
     const ALL: [Self; 3] = [Self::Inside, Self::Approval, Self::Operator];
 
-    /// By what is stored with a checkpoint (see [`Principal::by`](bay_types::principal::Principal::by)).
+    /// From the author that is stored with a checkpoint (see [`Principal::by`](bay_types::principal::Principal::by)).
     pub(super) fn of(by: &str) -> Self {
         match by {
             INSIDE => Self::Inside,
@@ -52,7 +52,7 @@ pub(super) fn is_tight(free: u64, total: u64) -> bool {
 }
 
 /// The automatic checkpoints of `known` that a new one made by `cause` removes. `known` is oldest first. Those in
-/// `promised` stay: what the bay descends from, and what an open question can be answered with.
+/// `promised` stay: the one that the bay descends from, and those that the answer to an open approval can restore.
 pub(super) fn dispensable(
     known: &[CheckpointRow],
     promised: &[CheckpointName],
@@ -124,13 +124,13 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_asked_for_stays_however_old_and_however_tight() {
+    fn requested_checkpoints_stay_however_old_and_however_tight() {
         let known: Vec<_> = (1..=50).map(|n| row(n, false, 10_000)).collect();
         assert!(gone(&known, None, true).is_empty());
     }
 
     #[test]
-    fn automatic_ones_go_by_age_by_number_and_when_the_disk_is_tight() {
+    fn automatic_checkpoints_are_removed_by_age_by_number_and_when_the_disk_is_tight() {
         let old: Vec<_> = (1..=5).map(|n| row(n, true, 200)).collect();
         assert_eq!(gone(&old, None, false), [1, 2]);
         assert_eq!(gone(&old, Some(1), false), [2], "what the bay descends from stays");
@@ -143,20 +143,20 @@ mod tests {
 
     #[test]
     fn checkpoints_caused_from_inside_remove_only_their_own() {
-        // The operator's first, then a question's, then a loop of the bay's own.
+        // First checkpoints of the operator, then of approvals, then of a loop in the bay.
         let operators = (1..=5).map(|n| row(n, true, 300));
         let questions = (6..=10).map(|n| by("approval", row(n, true, 300)));
         let own = (11..=35).map(|n| by("inside", row(n, true, 1)));
         let known: Vec<_> = operators.chain(questions).chain(own).collect();
         assert_eq!(gone_for(&known, None, Cause::Inside, false), [11, 12, 13, 14, 15]);
-        // A bay that fills the pool until it is tight, and one that waits until the others are old, win nothing.
+        // A bay gains nothing if it fills the pool, or waits until the others are old.
         assert_eq!(gone_for(&known, None, Cause::Inside, true), (11..=32).collect::<Vec<_>>());
         assert_eq!(gone_for(&known, None, Cause::Approval, false), [11, 12, 13, 14, 15, 6, 7]);
         assert_eq!(gone_for(&known, None, Cause::Operator, false), [11, 12, 13, 14, 15, 6, 7, 1, 2]);
     }
 
     #[test]
-    fn each_cause_is_read_from_what_is_stored() {
+    fn each_cause_is_read_from_the_stored_author() {
         assert_eq!(Cause::of(&Principal::bay(BayId::generate()).by()), Cause::Inside);
         assert_eq!(Cause::of(&Principal::approval().by()), Cause::Approval);
         for who in [Principal::operator(1000), Principal::token(1000)] {
