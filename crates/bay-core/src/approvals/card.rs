@@ -1,5 +1,5 @@
-//! What a person is shown, made from what was held. Everything in it that a bay said is bounded and has nothing in it that
-//! a terminal would obey.
+//! The card of an approval: what a person sees of a held request. Everything in it that a bay chose is bounded, and
+//! contains nothing that controls a terminal.
 
 use bay_gateway::{Beginning, Sight};
 use bay_policy::canonical::{HostWarning, Http};
@@ -21,19 +21,19 @@ use http::HeaderMap;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::{Approvals, Key, Parts, Wish, pack};
+use super::{Approvals, Key, NewQuestion, Parts, pack};
 use crate::registry::BayHandle;
 use bay_text::shell::quoted;
 
-/// How much of a body is shown.
+/// How many bytes of a body are shown.
 const PREVIEW_BYTES: usize = 2048;
-/// Of a request, and of a command line, as much is shown.
+/// How many characters of a request, or of a command line, are shown.
 const MAX_LINE_CHARS: usize = 2048;
-/// Characters by which a commit is known.
+/// How many characters of a commit's id are shown.
 const SHORT_ID: usize = 12;
-/// Headers that are shown.
+/// How many headers are shown.
 const MAX_HEADERS: usize = 100;
-/// Of the value of a header as much is shown.
+/// How many characters of a header's value are shown.
 const MAX_VALUE_CHARS: usize = 200;
 /// Headers that clients send with every request. Their values are shown only if they are longer than
 /// [`ORDINARY_VALUE_BYTES`], and so may carry something else.
@@ -50,23 +50,28 @@ const ORDINARY_HEADERS: [&str; 10] = [
     "user-agent",
 ];
 const ORDINARY_VALUE_BYTES: usize = 64;
-/// Headers that hold credentials: a card is kept and sent to webhooks, so it states only how long their values are.
+/// Headers that hold credentials. A card is stored and sent to webhooks, so it shows only the length of their values.
 const CREDENTIAL_HEADERS: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
 
-/// A request that is to be asked about.
+/// A request that needs an approval.
 #[derive(Debug)]
 pub(crate) struct AboutRequest<'a> {
     pub(crate) request: &'a CanonicalRequest,
     pub(crate) explanation: &'a Explanation,
     pub(crate) who: Option<&'a Who>,
-    /// Names of the secrets that would be attached.
+    /// Names of the secrets to attach.
     pub(crate) secrets: Vec<String>,
     pub(crate) checkpoint: bool,
 }
 
 impl AboutRequest<'_> {
-    /// The question, with the beginning of the body, which is waited for.
-    pub(crate) async fn wish(self, approvals: &Approvals, handle: &BayHandle, sight: &mut Sight<'_>) -> Wish {
+    /// Makes the question. Waits for the beginning of the body.
+    pub(crate) async fn into_question(
+        self,
+        approvals: &Approvals,
+        handle: &BayHandle,
+        sight: &mut Sight<'_>,
+    ) -> NewQuestion {
         let Self { request, explanation, who, secrets, checkpoint } = self;
         let beginning = sight.beginning().await;
         let line = request.to_string();
@@ -81,7 +86,7 @@ impl AboutRequest<'_> {
             ));
         }
         warnings.extend(push.iter().flat_map(unseen_tips));
-        // What is shown in part is allowed only as it is held: no grant is made of a line that is not all there.
+        // If only parts of a line are shown, it is allowed only as it is held: no rule or grant is made from it.
         let saved_as = if shown == line { saved_as(request, explanation.rule.as_ref()) } else { None };
         let login = sight.login().map(|login| format!(" {login}")).unwrap_or_default();
         let key = Key::request(&behind(who), &secrets, &format!("{line}{login}"));
@@ -133,23 +138,23 @@ impl AboutRequest<'_> {
             held: 0,
             answer: None,
         };
-        Wish { key, card, parts: Parts::of(lasting_headers(request, sight)), checkpoint }
+        NewQuestion { key, card, parts: Parts::of(lasting_headers(request, sight)), checkpoint }
     }
 }
 
-/// Who in the bay is behind it, as far as a later request can be told to be the same one's.
+/// Which sender in the bay it is, as far as a later request can be recognized as being from the same one.
 fn behind(who: Option<&Who>) -> String {
     match who {
         Some(Who { exec: Some(exec), .. }) => exec.to_string(),
         Some(Who { service: Some(service), .. }) => format!("service:{service}"),
         Some(Who { guest: true, .. }) => "guest".to_owned(),
-        // The bay chose that name: in a key the first space ends who it is.
+        // The bay chose that name, and in a key the first space ends the sender.
         Some(Who { nested: Some(nested), .. }) => format!("nested:{}", nested.replace(' ', "_")),
         _ => "unknown".to_owned(),
     }
 }
 
-/// What a git push would change, where it can be read.
+/// What a git push would change, if it can be parsed.
 fn pushed(request: &CanonicalRequest, beginning: &Beginning) -> Option<Push> {
     let Commands { updates, options, end } = commands(&beginning.bytes).filter(|_| request.is_push())?;
     let (commits, objects) = pack::read(&beginning.bytes[end..]);
@@ -159,7 +164,7 @@ fn pushed(request: &CanonicalRequest, beginning: &Beginning) -> Option<Push> {
     Some(Push { refs: refs.collect(), options, commits, objects })
 }
 
-/// Refs that would be at a commit that is not among those shown: what is shown may have nothing to do with it.
+/// Warnings about refs whose new commit is not among those shown: the shown commits may be unrelated to it.
 fn unseen_tips(push: &Push) -> Vec<String> {
     let seen = |id: &String| push.commits.iter().any(|commit| commit.id == *id);
     let tips = push.refs.iter().filter_map(|change| Some((&change.name, change.new.as_ref()?)));
@@ -179,7 +184,7 @@ fn header_names(sight: &Sight<'_>) -> Vec<String> {
     names.take(MAX_HEADERS).map(|name| shortened(name.as_str())).collect()
 }
 
-/// What headers carry, as far as a person has to see it.
+/// The values of headers that a person must see.
 fn header_values(headers: &HeaderMap) -> Vec<String> {
     let ordinary =
         |name: &str, value: &[u8]| ORDINARY_HEADERS.contains(&name) && value.len() <= ORDINARY_VALUE_BYTES;
@@ -204,12 +209,12 @@ fn header_values(headers: &HeaderMap) -> Vec<String> {
         .collect()
 }
 
-/// The rule that would allow exactly this from now on.
+/// The rule that would allow exactly this request from now on.
 fn saved_as(request: &CanonicalRequest, asking: Option<&RuleHead>) -> Option<String> {
     let mut matcher = exactly_this(request)?;
-    // Where the name may lead is what the rule says that asks.
+    // The asking rule defines to which addresses the name may lead.
     matcher.addresses = asking.map(|rule| rule.named().to_vec()).unwrap_or_default();
-    // What was shown to go without a secret, or with this one, is not allowed with another.
+    // The person saw the request without a secret, or with these. The rule must not allow it with others.
     matcher.secrets = Some(request.secrets().to_vec());
     let rule = Rule {
         id: "approved".to_owned(),
@@ -225,10 +230,10 @@ fn saved_as(request: &CanonicalRequest, asking: Option<&RuleHead>) -> Option<Str
     Some(rule_to_toml(&rule))
 }
 
-/// Whether a header changes with each try of one request and says nothing else. Clients that send one could not find their
-/// question again if it were a part of the request. Each value is held to its grammar, so that nothing else hides in it:
-/// counts of tries (OpenAI, Anthropic, AWS, gRPC), the span of a trace (W3C), and the nonce of a WebSocket's handshake,
-/// which the gateway has checked.
+/// Whether a header changes with each attempt of one request and has no other meaning. If it were part of the
+/// request, clients could not find their question again. Each value must match its grammar, so that nothing else
+/// hides in it: attempt counts (OpenAI, Anthropic, AWS, gRPC), the span of a trace (W3C), and the nonce of a
+/// WebSocket handshake, which the gateway has checked.
 fn changes_with_each_try(request: &CanonicalRequest, name: &str, value: &[u8]) -> bool {
     let count = |value: &[u8]| (1..=2).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
     match name {
@@ -249,16 +254,17 @@ fn changes_with_each_try(request: &CanonicalRequest, name: &str, value: &[u8]) -
     }
 }
 
-/// The headers that a request has each time it is sent.
+/// The headers that a request has in every attempt.
 fn lasting_headers<'a>(
     request: &'a CanonicalRequest,
     sight: &'a Sight<'_>,
 ) -> impl Iterator<Item = (&'a str, &'a [u8])> {
-    // One that comes twice is no count of tries, and could carry anything.
+    // A header that occurs twice is no attempt count, and could carry anything.
     let once = |name: &str| sight.headers().is_some_and(|all| all.get_all(name).iter().count() == 1);
     let headers = sight.headers().into_iter().flatten();
     let all = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
-    // Its name stays: whether a request has such a header is a part of it. Clients of gRPC send theirs from the second try on.
+    // The name stays: whether a request has such a header is part of it. Only clients of gRPC send theirs from the
+    // second attempt on.
     all.filter_map(move |(name, value)| match changes_with_each_try(request, name, value) && once(name) {
         true if name == "grpc-previous-rpc-attempts" => None,
         true => Some((name, &b"changes with each try"[..])),
@@ -266,7 +272,8 @@ fn lasting_headers<'a>(
     })
 }
 
-/// A hash over exactly what is held: the canonical request, its headers with their values, and what was seen of its body.
+/// A hash over exactly what is held: the canonical request, its headers with their values, and the part of the body
+/// that was seen.
 fn digest(request: &CanonicalRequest, sight: &Sight<'_>, beginning: &Beginning) -> String {
     let mut hash = Sha256::new();
     let mut part = |bytes: &[u8]| {
@@ -276,7 +283,7 @@ fn digest(request: &CanonicalRequest, sight: &Sight<'_>, beginning: &Beginning) 
     };
     part(request.to_string().as_bytes());
     let mut headers: Vec<(&str, &[u8])> = lasting_headers(request, sight).collect();
-    // By name alone: of two with the same name the order is a part of what is said.
+    // Sorted by name alone: the order of two headers with the same name has a meaning.
     headers.sort_by_key(|(name, _)| *name);
     part(sight.login().unwrap_or_default().as_bytes());
     for (name, value) in headers {
@@ -309,13 +316,13 @@ fn warning(warning: &HostWarning) -> String {
     escape::bytes(text.as_bytes())
 }
 
-/// A line that somebody else wrote.
+/// A line of foreign text, made safe to show.
 pub(super) fn shown(text: &str) -> String {
     let short: String = text.chars().take(MAX_LINE_CHARS).collect();
     escape::bytes(short.as_bytes())
 }
 
-/// A line, or its beginning and its end: what matters may stand at either.
+/// A line, or its beginning and its end: what matters may be at either.
 fn shortened(text: &str) -> String {
     match clip::ends(text, MAX_LINE_CHARS, MAX_LINE_CHARS / 2) {
         Some((begin, left_out, end)) => {
@@ -327,7 +334,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// A question in one line.
+/// The question in one line.
 pub(crate) fn line(card: &Approval) -> String {
     match &card.asked {
         Asked::Request(asked) => asked.request.clone(),
@@ -338,7 +345,7 @@ pub(crate) fn line(card: &Approval) -> String {
     }
 }
 
-/// The event of a question.
+/// The event that a person is asked.
 pub(super) fn asked(card: &Approval) -> Draft {
     let body = match &card.asked {
         Asked::Request(AskedRequest { body: Some(body), .. }) => {
@@ -360,7 +367,7 @@ pub(super) fn asked(card: &Approval) -> Draft {
         differs: card.differs.clone(),
         left_out: None,
     };
-    // A bay chooses how long its command lines are: they must not push the request out of the record.
+    // A bay chooses the length of its command lines. They must not push the request out of the record.
     Draft::of(event).shortened()
 }
 
@@ -372,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_a_body_reaches_a_terminal_that_it_would_obey() {
+    fn nothing_of_a_body_controls_a_terminal() {
         let odd = b"a\x1b]52;c;x\x07\r\n\t\\ \xff\xfe \xe2\x80\xae\xc2\x9b31m \xe2\x80\x8b ok";
         let text = escape::bytes(odd);
         assert_eq!(text, "a\\u{1b}]52;c;x\\u{7}\\r\\n\\t\\\\ \\xff\\xfe \\u{202e}\\u{9b}31m \\u{200b} ok");
@@ -418,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn commits_that_need_not_be_those_of_the_push_are_pointed_out() {
+    fn commits_that_may_not_belong_to_the_push_are_pointed_out() {
         let change = |new: Option<&str>| RefChange {
             name: "refs/heads/main".to_owned(),
             old: None,
@@ -434,7 +441,7 @@ mod tests {
         for fine in [
             push(vec![change(Some(&tip))], vec![commit(&decoy), commit(&tip)]),
             push(vec![change(None)], vec![commit(&decoy)]),
-            // Nothing new comes along: the server has it.
+            // The server has the commits already, so the push brings none.
             push(vec![change(Some(&tip))], Vec::new()),
         ] {
             assert!(unseen_tips(&fine).is_empty());
@@ -460,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn only_counts_of_tries_spans_and_nonces_are_no_part_of_a_request() {
+    fn only_attempt_counts_spans_and_nonces_are_no_part_of_a_request() {
         let read = CanonicalRequest::from_line("GET https://a.test/x").unwrap();
         let talk = CanonicalRequest::from_line("WEBSOCKET https://a.test/x").unwrap();
         let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";

@@ -1,15 +1,15 @@
 //! How a request differs from an earlier one that looks like it.
 //!
-//! An allow covers one digest. When a request arrives that would have matched an allowed question but for its headers or
-//! body, the approver is asked again and must see at a glance what changed: an agent may have shown one payment to send
-//! another.
+//! An allow covers one digest. If a request arrives that differs from an allowed one only in headers or body, the
+//! approver is asked again. The approver must see at a glance what changed: an agent may have shown one payment to
+//! send another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bay_types::approval::{Approval, Asked, AskedRequest, BodySeen, Push};
 use sha2::{Digest, Sha256};
 
-/// Most lines in one comparison. The digest covers everything, also what is not listed.
+/// The most lines in one comparison. The digest covers everything, also what is not listed.
 const MAX_LINES: usize = 20;
 /// Characters of each body in a comparison.
 const EXCERPT_CHARS: usize = 100;
@@ -125,7 +125,7 @@ fn headers(
     (earlier, before): (&AskedRequest, Option<&Parts>),
     (later, after): (&AskedRequest, &Parts),
 ) -> Vec<String> {
-    // A daemon that was started since has only the names, those on the card.
+    // If the daemon was restarted since, only the names on the card are known.
     let names = |asked: &AskedRequest| asked.headers.iter().cloned().collect::<BTreeSet<_>>();
     let (was, is) = match before {
         Some(before) => (before.headers.keys().cloned().collect(), after.headers.keys().cloned().collect()),

@@ -1,91 +1,98 @@
-//! Questions to a person: held requests and commands, until somebody answers, time is up, or what asked is gone.
+//! Approvals: questions to a person about held requests and commands. A question is open until somebody answers, its
+//! time is over, or the bay is stopped.
 //!
 //! ```text
 //!              ┌──────────── same request again: joins ────────────┐
 //!  ask ──► is there one like it? ── no ──► caps ──► checkpoint ──► row + event, on the disk ──► open
-//!              │ yes                                                          │
-//!              ├─ allowed ──► used, in one transaction with the event of the act      ├─ allow ──► allowed ──► used up, over, or revoked
-//!              ├─ denied ───► refused, without asking again                   ├─ deny ───► denied
-//!              └─ open ─────► held ──► time to hold is over: 503, come again  ├─ time ───► expired (a denial)
-//!                                                                             └─ the bay is stopped: dropped
+//!              │ yes                                                              │
+//!              ├─ allowed ──► used, in one transaction with the event of the act  ├─ allow ──► allowed ──► used up, over, or revoked
+//!              ├─ denied ───► refused, without asking again                       ├─ deny ───► denied
+//!              └─ open ─────► held ──► hold is over: 503, retry later             ├─ time ───► expired (a denial)
+//!                                                                                 └─ the bay is stopped: dropped
 //! ```
-//! An allow covers the digest of the question that was answered and nothing else, unless the approver said `any_body`: a
-//! client may have left by the time of the answer, and come back with something else. That is a new question, which says
-//! how it differs.
+//! An allow covers only the digest of its question, unless the approver chose `any_body`: by the time of the answer, the
+//! client may have left, and may retry with something else. That is a new question, whose card shows the difference.
 //!
-//! The store is the truth: an answer and a use are transactions that look at how the question stands, so of two who
-//! answer one is first, and an allow for one request is used by one. What is open, or may still be used, is found again by
-//! the next daemon. Times are measured by the clock that nobody sets; what is read back from the store is never longer than
-//! it could have been.
+//! The store is the truth. An answer and a use are transactions that check the state of the question. So only the first
+//! of two answers counts, and only one request uses an allow for one request. The next daemon takes up questions that
+//! are open and allows that may still be used. Times are measured by the monotonic clock. A time that is read from the
+//! store is never longer than it was when it was stored.
 //!
-//! The floods of a bay are its own: the same is asked once, so many are open at a time, and so many are asked in a minute.
+//! A bay that floods harms only itself: the same request is asked about once, and the open questions of a bay and its new
+//! questions per minute are limited.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`question`] | one question in memory |
+//! | [`card`], [`pack`] | what a person is shown |
+//! | [`difference`] | how a request differs from an earlier one |
+//! | [`settle`] | how a question ends |
+//! | [`hold_time`], [`rate`] | how long clients are held, how often a bay may ask |
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bay_store::{Answered, ApprovalRow, Draft, Lasting, Store, StoreError};
+use bay_store::{ApprovalRow, Store, StoreError};
 use bay_types::approval::{Answer, Approval, ApprovalState, Asked, Differs, Reach};
-use bay_types::event::ApprovalEvent;
-use bay_types::event::approval::{
-    ApprovalAllowed, ApprovalDenied, ApprovalDropped, ApprovalExpired, ApprovalRevoked,
-};
 use bay_types::principal::INSIDE;
 use bay_types::{ApprovalId, BayId, CheckpointName, CoreError, ExecId};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Notify, OwnedMutexGuard, broadcast, watch};
 
-use crate::policies::{Policies, too_many_grants};
+use crate::policies::Policies;
 use crate::registry::BayHandle;
 
 pub(crate) mod card;
 mod difference;
+mod hold_time;
 mod pack;
-mod patience;
 mod question;
 mod rate;
+mod settle;
 
 pub(crate) use difference::Parts;
-pub(crate) use patience::RETRY_AFTER;
+pub(crate) use hold_time::RETRY_AFTER;
 use question::Held;
-pub(crate) use question::{Key, Question, Stand};
+pub(crate) use question::{Key, Question, Status};
 use rate::Rate;
+pub(crate) use settle::Settling;
 
-/// How long an answer is waited for, unless the daemon is told otherwise.
+/// How long a question is open, unless the operator sets another time.
 const TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// How long an allow for one request waits for that request to come again.
+/// How long an allow for one request waits for the client's retry.
 const KEPT_FOR_RETRY: Duration = Duration::from_secs(10 * 60);
-/// Open questions of one bay, and of all of them: so many that bays cause, and so many about commands of the operator.
+/// The most open questions of one bay. Questions that bays cause and questions about commands of the operator count
+/// separately, here and in [`MAX_OPEN`].
 const MAX_OPEN_OF_BAY: usize = 20;
+/// The most open questions of all bays.
 const MAX_OPEN: usize = 2000;
-/// Commands of one bay that are remembered to be let through.
+/// How many allowed commands of one bay are remembered.
 const MAX_PASSED: usize = 64;
-/// Between two looks at whose time is over.
-const SWEEP_EVERY: Duration = Duration::from_millis(250);
-/// Changes that whoever watches may be behind.
+/// How many changes a watching client may be behind.
 const WATCHED: usize = 1024;
 
-/// How questions are asked; parsed by the caller from flags and environment.
+/// Settings of approvals; the caller parses them from flags and environment.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ApprovalsConfig {
-    /// How long an answer is waited for.
+    /// How long a question is open.
     pub timeout: Option<Duration>,
-    /// How long a request is held whose client would come again.
+    /// How long a request is held whose client retries by itself.
     pub hold: Option<Duration>,
 }
 
 /// The questions of one bay.
 #[derive(Debug, Default)]
 struct OfBay {
-    /// Held by whoever asks something new, so that the same is asked once.
+    /// Held while a new question is made, so that the same request is asked about once.
     asking: Arc<tokio::sync::Mutex<()>>,
     questions: Vec<Arc<Question>>,
     rate: Rate,
-    /// Commands that were let through and may be started once more by the same caller, newest last.
+    /// Allowed commands, newest last. A caller may repeat the request for one of them.
     passed: VecDeque<ExecId>,
 }
 
-/// All questions that are open, or whose answers may still be used.
+/// All questions that are open, and those whose answers may still be used.
 #[derive(Debug)]
 pub(crate) struct Approvals {
     store: Store,
@@ -100,44 +107,26 @@ pub(crate) struct Approvals {
 
 /// Something to ask.
 #[derive(Debug, Clone)]
-pub(crate) struct Wish {
+pub(crate) struct NewQuestion {
     pub(crate) key: Key,
     pub(crate) card: Approval,
     /// What a later request to the same place is compared with.
     pub(crate) parts: Parts,
-    /// Whether the files of the bay are to be kept before a person is asked.
+    /// Whether to make a checkpoint of the bay's files first.
     pub(crate) checkpoint: bool,
 }
 
-/// How an open question comes to its end.
-#[derive(Debug)]
-pub(crate) struct Settling {
-    pub(crate) stand: Stand,
-    pub(crate) by: String,
-    pub(crate) why: Option<String>,
-    /// How often an allow may be used, where that is bounded.
-    pub(crate) uses: Option<u64>,
-    /// A rule or grant that is written in the same transaction.
-    pub(crate) lasting: Option<Lasting>,
-}
-
-impl Settling {
-    pub(crate) fn new(stand: Stand, by: impl Into<String>) -> Self {
-        Self { stand, by: by.into(), why: None, uses: None, lasting: None }
-    }
-}
-
-/// What came of it.
+/// The result of waiting for an answer.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// To be used with [`Store::approval_use`], and to be asked again where that does not do.
+    /// The caller must use the allow with [`Store::approval_use`], and ask again if that fails.
     Allowed(Arc<Question>),
     Denied(String),
-    /// Nobody has answered for as long as it could be held.
+    /// Nobody answered while the request was held.
     Waiting(Arc<Question>),
-    /// The policy is another one than when it was asked.
+    /// The policy changed since the question was asked.
     Reconsider,
-    /// The daemon is about to end, and asks nothing more.
+    /// The daemon is about to end, and asks no new questions.
     Ending,
 }
 
@@ -147,7 +136,7 @@ impl Approvals {
             store,
             policies,
             timeout: config.timeout.unwrap_or(TIMEOUT),
-            hold: config.hold.unwrap_or(patience::HOLD),
+            hold: config.hold.unwrap_or(hold_time::HOLD),
             bays: Mutex::default(),
             changed: broadcast::Sender::new(WATCHED),
             closing: watch::Sender::new(false),
@@ -155,32 +144,32 @@ impl Approvals {
         }
     }
 
-    /// Takes up what an earlier daemon left.
+    /// Takes up the questions that an earlier daemon left.
     pub(crate) async fn restore(&self) -> Result<(), StoreError> {
         let (now, wall) = (Instant::now(), Timestamp::now());
         for ApprovalRow { key, card, .. } in self.store.approval_list(true).await? {
             let left = |until: Timestamp, most: Duration| {
-                // A clock that was set back makes no time longer.
+                // If the clock was set back, no time gets longer.
                 Duration::try_from(until.duration_since(wall)).unwrap_or_default().min(most)
             };
             let deadline = now + left(card.expires, self.timeout);
-            let stand = match (&card.state, &card.answer) {
+            let status = match (&card.state, &card.answer) {
                 (
                     ApprovalState::Allowed,
                     Some(Answer { reach: Some(reach), until: Some(until), any_body, .. }),
                 ) => {
                     let most = Duration::from_secs(bay_types::approval::MAX_ALLOW_S);
-                    Stand::Allowed { reach: *reach, until: now + left(*until, most), any_body: *any_body }
+                    Status::Allowed { reach: *reach, until: now + left(*until, most), any_body: *any_body }
                 }
-                (ApprovalState::Open, _) => Stand::Open,
+                (ApprovalState::Open, _) => Status::Open,
                 // Nobody is asked again about what was denied a moment ago.
                 (ApprovalState::Denied, Some(Answer { by, why, .. })) if deadline > now => {
-                    Stand::Denied { by: by.clone(), why: why.clone() }
+                    Status::Denied { by: by.clone(), why: why.clone() }
                 }
                 _ => continue,
             };
             let bay = card.bay;
-            let question = Question::new(Key(key), card, deadline, stand);
+            let question = Question::new(Key(key), card, deadline, status);
             self.bays().entry(bay).or_default().questions.push(Arc::new(question));
         }
         self.opened.notify_one();
@@ -195,14 +184,19 @@ impl Approvals {
         self.changed.subscribe()
     }
 
-    fn tell(&self, id: ApprovalId) {
-        // Nobody may be watching.
+    fn notify(&self, id: ApprovalId) {
+        // This fails if nobody watches.
         let _ = self.changed.send(id);
     }
 
-    /// How long a request is held whose client calls itself this.
+    /// Waits until an event is on the disk.
+    async fn durable(&self, seq: u64) -> Result<(), CoreError> {
+        self.store.event_durable(seq).await.map_err(|e| e.to_api())
+    }
+
+    /// How long a request of a client with this `User-Agent` is held.
     pub(crate) fn hold(&self, user_agent: Option<&str>) -> Duration {
-        patience::hold(user_agent, self.hold)
+        hold_time::hold(user_agent, self.hold)
     }
 
     pub(crate) fn until(&self, asked_at: Timestamp) -> Timestamp {
@@ -214,7 +208,8 @@ impl Approvals {
         self.bays().values().flat_map(|of| of.questions.iter().cloned()).collect()
     }
 
-    /// Those that are open and wanted. A card is kilobytes long, and there may be thousands: only what is wanted is copied.
+    /// The open questions that `wanted` selects. A card has kilobytes, and there may be thousands: only selected ones are
+    /// copied.
     pub(crate) fn open(&self, wanted: impl Fn(&Approval) -> bool) -> Vec<Approval> {
         let all = self.all();
         let open = all.iter().filter(|question| question.is_open() && wanted(&question.card));
@@ -223,7 +218,7 @@ impl Approvals {
         open
     }
 
-    /// Checkpoints that a denial of an open question may go back to.
+    /// Checkpoints that a denial of an open question may restore.
     pub(crate) fn promised(&self, bay: BayId) -> Vec<CheckpointName> {
         let bays = self.bays();
         let open =
@@ -231,60 +226,61 @@ impl Approvals {
         open.filter_map(|question| question.card.checkpoint).collect()
     }
 
-    /// What is known of it at this moment, before the store is asked.
+    /// The question with this id, if it is in memory.
     pub(crate) fn find(&self, id: ApprovalId) -> Option<Arc<Question>> {
         self.all().into_iter().find(|question| question.id == id)
     }
 
-    /// One like it: allowed and not used up, denied a moment ago, or open.
-    pub(crate) fn like(&self, handle: &BayHandle, wish: &Wish) -> Option<Arc<Question>> {
+    /// An earlier question that covers this one: allowed and not used up, denied a moment ago, or open.
+    pub(crate) fn like(&self, handle: &BayHandle, new: &NewQuestion) -> Option<Arc<Question>> {
         let now = Instant::now();
         let bays = self.bays();
         let questions = &bays.get(&handle.id)?.questions;
         let mut found: Option<&Arc<Question>> = None;
         for question in questions {
-            let fits = question.covers(&wish.key, &wish.card.digest, now)
-                && match &*question.stand.borrow() {
-                    Stand::Allowed { reach: Reach::Exec, .. } => {
+            let fits = question.covers(&new.key, &new.card.digest, now)
+                && match &*question.status.borrow() {
+                    Status::Allowed { reach: Reach::Exec, .. } => {
                         question.exec().is_some_and(|exec| handle.exec_is_open(exec))
                     }
                     _ => true,
                 };
-            // What is allowed goes before what is still open.
-            if fits && (found.is_none() || matches!(*question.stand.borrow(), Stand::Allowed { .. })) {
+            // An allow wins over an open question.
+            if fits && (found.is_none() || matches!(*question.status.borrow(), Status::Allowed { .. })) {
                 found = Some(question);
             }
         }
         found.cloned()
     }
 
-    /// The newest answered question of this bay that the request would match but for its headers or body, else an open one.
-    pub(crate) fn unlike(&self, wish: &Wish) -> Option<Differs> {
+    /// How this request differs from an earlier one of the bay that differs only in headers or body: from the newest
+    /// answered one, else from an open one.
+    pub(crate) fn unlike(&self, new: &NewQuestion) -> Option<Differs> {
         let now = Instant::now();
         let bays = self.bays();
         let near = |question: &&Arc<Question>| {
-            question.key.same_request(&wish.key) && question.card.digest != wish.card.digest
+            question.key.same_request(&new.key) && question.card.digest != new.card.digest
         };
-        let answered = |question: &&Arc<Question>| match &*question.stand.borrow() {
-            Stand::Allowed { until, .. } => now < *until,
-            Stand::Denied { .. } => now < question.deadline,
+        let answered = |question: &&Arc<Question>| match &*question.status.borrow() {
+            Status::Allowed { until, .. } => now < *until,
+            Status::Denied { .. } => now < question.deadline,
             _ => false,
         };
-        let questions = &bays.get(&wish.card.bay)?.questions;
+        let questions = &bays.get(&new.card.bay)?.questions;
         let newest = questions.iter().rev();
         let found = newest.clone().filter(near).find(answered);
         let earlier = found.or_else(|| newest.filter(near).find(|question| question.is_open()))?;
-        let state = earlier.stand.borrow().state();
-        let how = difference::between((&earlier.card, earlier.parts.as_ref()), (&wish.card, &wish.parts));
+        let state = earlier.status.borrow().state();
+        let how = difference::between((&earlier.card, earlier.parts.as_ref()), (&new.card, &new.parts));
         Some(Differs { from: earlier.id, state, how })
     }
 
-    /// Whether the daemon is about to end: nothing new is asked.
+    /// Whether the daemon is about to end and asks no new questions.
     pub(crate) fn is_closing(&self) -> bool {
         *self.closing.borrow()
     }
 
-    /// The turn to ask something new about a bay, so that the same is asked once.
+    /// The turn to make a new question about a bay, so that the same request is asked about once.
     pub(crate) async fn asking_turn(&self, bay: BayId) -> OwnedMutexGuard<()> {
         let asking = Arc::clone(&self.bays().entry(bay).or_default().asking);
         asking.lock_owned().await
@@ -298,42 +294,43 @@ impl Approvals {
         hold_until: Instant,
     ) -> Verdict {
         let _held = Held::new(&question);
-        let (mut stand, mut closing) = (question.stand.subscribe(), self.closing.subscribe());
+        let (mut status, mut closing) = (question.status.subscribe(), self.closing.subscribe());
+        let waiting = || Verdict::Waiting(Arc::clone(&question));
         loop {
-            match &*stand.borrow_and_update() {
-                Stand::Open => {}
-                Stand::Allowed { .. } => return Verdict::Allowed(Arc::clone(&question)),
-                Stand::Denied { by, why } => {
+            match &*status.borrow_and_update() {
+                Status::Open => {}
+                Status::Allowed { .. } => return Verdict::Allowed(Arc::clone(&question)),
+                Status::Denied { by, why } => {
                     let why = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
                     return Verdict::Denied(format!("{by} denied it ({}){why}", question.id));
                 }
-                Stand::Expired => {
+                Status::Expired => {
                     return Verdict::Denied(format!(
                         "nobody answered {} in time, which is a denial",
                         question.id
                     ));
                 }
-                Stand::Dropped(why) => {
+                Status::Dropped(why) => {
                     return Verdict::Denied(format!("{} was dropped: {why}", question.id));
                 }
-                Stand::Revoked { by } => {
+                Status::Revoked { by } => {
                     return Verdict::Denied(format!("{by} revoked the allow {}", question.id));
                 }
             }
             tokio::select! {
-                told = stand.changed() => if told.is_err() {
-                    return Verdict::Waiting(Arc::clone(&question));
+                changed = status.changed() => if changed.is_err() {
+                    return waiting();
                 },
                 changed = policy.changed() => if changed.is_ok() {
                     return Verdict::Reconsider;
                 },
-                () = tokio::time::sleep_until(hold_until.into()) => return Verdict::Waiting(Arc::clone(&question)),
-                _ = closing.wait_for(|closing| *closing) => return Verdict::Waiting(Arc::clone(&question)),
+                () = tokio::time::sleep_until(hold_until.into()) => return waiting(),
+                _ = closing.wait_for(|closing| *closing) => return waiting(),
             }
         }
     }
 
-    /// Writes a new question down. It is on the disk before anybody can see it.
+    /// Stores a new question. It is on the disk before anybody can see it.
     pub(crate) async fn add(
         &self,
         key: Key,
@@ -343,39 +340,40 @@ impl Approvals {
         let event = card::asked(&card);
         let row = ApprovalRow { key: key.0.clone(), card: card.clone(), uses_left: None };
         let seq = self.store.approval_add(&row, &event).await.map_err(|e| e.to_api())?;
-        self.store.event_durable(seq).await.map_err(|e| e.to_api())?;
+        self.durable(seq).await?;
         let bay = card.bay;
-        let mut question = Question::new(key, card, Instant::now() + self.timeout, Stand::Open);
+        let mut question = Question::new(key, card, Instant::now() + self.timeout, Status::Open);
         question.parts = Some(parts);
         let question = Arc::new(question);
         self.bays().entry(bay).or_default().questions.push(Arc::clone(&question));
         self.opened.notify_one();
-        self.tell(question.id);
+        self.notify(question.id);
         Ok(question)
     }
 
-    /// Nobody waits for an older one of the same kind any more, and whoever answers shall see what is held.
-    pub(crate) async fn supersede(&self, wish: &Wish) -> Result<Option<CheckpointName>, CoreError> {
+    /// Drops an older open question for the same key if no client waits for it: the approver must see what is held now.
+    /// Returns its checkpoint.
+    pub(crate) async fn supersede(&self, new: &NewQuestion) -> Result<Option<CheckpointName>, CoreError> {
         let old = {
             let bays = self.bays();
-            let questions = bays.get(&wish.card.bay).map(|of| of.questions.as_slice()).unwrap_or_default();
+            let questions = bays.get(&new.card.bay).map(|of| of.questions.as_slice()).unwrap_or_default();
             let same = |question: &&Arc<Question>| {
-                question.key == wish.key && question.is_open() && question.held() == 0
+                question.key == new.key && question.is_open() && question.held() == 0
             };
             questions.iter().find(same).cloned()
         };
         let Some(old) = old else { return Ok(None) };
         let why = "the same was asked again with other headers or another body".to_owned();
-        let stand = Stand::Dropped(why.clone());
-        let settling = Settling { why: Some(why), ..Settling::new(stand, "superseded") };
+        let status = Status::Dropped(why.clone());
+        let settling = Settling { why: Some(why), ..Settling::new(status, "superseded") };
         self.settle(&old, settling).await?;
         Ok(old.card.checkpoint)
     }
 
-    /// Why nothing more is asked, where that is so.
+    /// Why no new question may be asked, if a limit is reached.
     pub(crate) fn no_room(&self, bay: BayId, of_bay: bool) -> Option<String> {
         let mut bays = self.bays();
-        // Neither the operator nor a bay takes the other's room.
+        // Bays and the operator cannot use up each other's limit.
         let open = |of: &OfBay| {
             let same = |question: &&Arc<Question>| question.is_open() && is_of_bay(&question.card) == of_bay;
             of.questions.iter().filter(same).count()
@@ -400,112 +398,22 @@ impl Approvals {
         })
     }
 
-    /// Brings an open question to its end, with its event on the disk before anybody acts on it. `false` where
-    /// somebody was faster.
-    pub(crate) async fn settle(
-        &self,
-        question: &Arc<Question>,
-        settling: Settling,
-    ) -> Result<bool, CoreError> {
-        let Settling { stand, by, why, uses, lasting } = settling;
-        let at = Timestamp::now();
-        let (reach, until, any_body) = match &stand {
-            Stand::Allowed { reach, until, any_body } => {
-                let left = SignedDuration::try_from(until.saturating_duration_since(Instant::now()));
-                (Some(*reach), Some(at + left.unwrap_or(SignedDuration::ZERO)), *any_body)
-            }
-            _ => (None, None, false),
-        };
-        let bound = reach.is_some() && !any_body;
-        let after_ms = u64::try_from(question.age().as_millis()).unwrap_or(u64::MAX);
-        let answer = Answer { by, at, after_ms, reach, bound, any_body, until, why };
-        let (id, bay) = (question.id, question.card.bay);
-        let event = Draft::of(answered(&question.card, stand.state(), &answer));
-        let store = &self.store;
-        let settled =
-            store.approval_answer(id, bay, stand.state(), &answer, uses, lasting.as_ref(), &event).await;
-        let seq = match settled.map_err(|e| e.to_api())? {
-            Answered::Yes(seq) => seq,
-            Answered::TooLate => return Ok(false),
-            Answered::NoRoomForGrant => return Err(too_many_grants(&question.card.bay_name)),
-        };
-        self.store.event_durable(seq).await.map_err(|e| e.to_api())?;
-        *question.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
-        if lasting.is_some() {
-            self.policies.touch(bay);
-        }
-        let over = matches!(stand, Stand::Expired | Stand::Dropped(_));
-        question.stand.send_replace(stand);
-        if over {
-            self.forget(question);
-        }
-        self.tell(id);
-        Ok(true)
-    }
-
-    /// Ends an allow that could still be used, and what was let out by it. `false` if there is none.
-    pub(crate) async fn revoke(&self, card: &Approval, by: &str) -> Result<bool, CoreError> {
-        let event = Draft::of(ApprovalRevoked {
-            approval: card.id.into(),
-            digest: card.digest.clone(),
-            request: card::line(card),
-            by: by.to_owned(),
-        });
-        let revoked = self.store.approval_revoke(card.id, card.bay, &event).await.map_err(|e| e.to_api())?;
-        let Some(seq) = revoked else { return Ok(false) };
-        self.store.event_durable(seq).await.map_err(|e| e.to_api())?;
-        if let Some(question) = self.find(card.id) {
-            question.stand.send_replace(Stand::Revoked { by: by.to_owned() });
-            self.forget(&question);
-        }
-        // What it let out is looked at again.
-        self.policies.touch(card.bay);
-        self.tell(card.id);
-        Ok(true)
-    }
-
-    /// An allow is used up, or not to be used any more.
-    pub(crate) fn forget(&self, question: &Question) {
-        if let Some(of) = self.bays().get_mut(&question.card.bay) {
-            of.questions.retain(|other| other.id != question.id);
-        }
-    }
-
-    /// What its questions were about is gone: the bay was stopped, or begins anew.
-    pub(crate) async fn drop_all(&self, bay: BayId, why: &str) -> Result<(), CoreError> {
-        let dropped = self.store.approvals_drop(bay, why).await.map_err(|e| e.to_api())?;
-        // The rate and what was denied stay: a bay can restore itself, and would ask without bounds.
-        let denied = |question: &Arc<Question>| matches!(*question.stand.borrow(), Stand::Denied { .. });
-        let gone = self.bays().get_mut(&bay).map(|of| {
-            of.passed.clear();
-            let (kept, gone): (Vec<_>, Vec<_>) = of.questions.drain(..).partition(denied);
-            of.questions = kept;
-            gone
-        });
-        for question in gone.into_iter().flatten() {
-            question.stand.send_replace(Stand::Dropped(why.to_owned()));
-        }
-        for id in dropped {
-            self.tell(id);
-        }
-        Ok(())
-    }
-
     /// Whether something was allowed for as long as this exec runs.
     pub(crate) fn allows_exec(&self, bay: BayId, exec: ExecId) -> bool {
         let for_it = |question: &Arc<Question>| {
             question.exec() == Some(exec)
-                && matches!(*question.stand.borrow(), Stand::Allowed { reach: Reach::Exec, .. })
+                && matches!(*question.status.borrow(), Status::Allowed { reach: Reach::Exec, .. })
         };
         self.bays().get(&bay).is_some_and(|of| of.questions.iter().any(for_it))
     }
 
-    /// Of a bay that is removed nothing is remembered.
+    /// Forgets everything about a bay that was removed.
     pub(crate) fn forget_bay(&self, bay: BayId) {
         self.bays().remove(&bay);
     }
 
-    /// From now on nobody is held: whoever is, is told to come again. Waits for them for a moment.
+    /// From now on, no request is held. Clients of held requests get the answer to retry; this waits up to `within` until
+    /// they have it.
     pub(crate) async fn close(&self, within: Duration) {
         self.closing.send_replace(true);
         let end = Instant::now() + within;
@@ -514,7 +422,7 @@ impl Approvals {
         }
     }
 
-    /// A command was let through: whoever asks for it by the same id means the same.
+    /// Remembers that a command was allowed. Another request with the same id is a retry of the same command.
     pub(crate) fn pass(&self, bay: BayId, exec: ExecId) {
         let mut bays = self.bays();
         let passed = &mut bays.entry(bay).or_default().passed;
@@ -528,7 +436,7 @@ impl Approvals {
         self.bays().get(&bay).is_some_and(|of| of.passed.contains(&exec))
     }
 
-    /// The time that an allow of this reach is kept.
+    /// Until when an allow of this reach is kept.
     pub(crate) fn allowed_until(&self, reach: Reach, for_s: Option<u64>) -> Instant {
         let time = match (reach, for_s) {
             (Reach::For, Some(seconds)) => Duration::from_secs(seconds),
@@ -537,103 +445,18 @@ impl Approvals {
         };
         Instant::now() + time
     }
-
-    /// Ends, for as long as the daemon runs, what nobody answered in time and what is no longer allowed.
-    pub(crate) async fn sweep(&self) {
-        loop {
-            let questions = self.all();
-            if questions.is_empty() {
-                self.opened.notified().await;
-                continue;
-            }
-            let now = Instant::now();
-            for question in questions {
-                let stand = question.stand.borrow().clone();
-                match stand {
-                    Stand::Open if now >= question.deadline => {
-                        let settling = Settling::new(Stand::Expired, "timeout");
-                        if let Err(error) = self.settle(&question, settling).await {
-                            tracing::error!(message = %error.message, "the end of a question is not on record");
-                        }
-                    }
-                    Stand::Allowed { until, reach, .. } if now >= until => {
-                        self.forget(&question);
-                        if reach == Reach::For {
-                            // Streams that it let out end with it.
-                            self.policies.touch(question.card.bay);
-                        }
-                    }
-                    Stand::Denied { .. } if now >= question.deadline => self.forget(&question),
-                    _ => {}
-                }
-            }
-            tokio::time::sleep(SWEEP_EVERY).await;
-        }
-    }
 }
 
-/// Whether a command is asked about.
+/// Whether the question is about a command.
 pub(crate) fn is_exec(card: &Approval) -> bool {
     matches!(card.asked, Asked::Exec(_))
 }
 
-/// Whether processes of a bay cause the question: requests, and commands of services that they define themselves.
+/// Whether processes of a bay caused the question: by a request, or by a command of a service that they defined.
 pub(crate) fn is_of_bay(card: &Approval) -> bool {
     match &card.asked {
         Asked::Request(_) => true,
         Asked::Exec(asked) => asked.by == INSIDE,
-    }
-}
-
-/// The event of the end of a question.
-fn answered(card: &Approval, state: ApprovalState, answer: &Answer) -> ApprovalEvent {
-    let (digest, request) = (card.digest.clone(), card::line(card));
-    let Answer { by, at, after_ms, reach, bound, any_body, until, why } = answer.clone();
-    let approval = card.id;
-    match state {
-        ApprovalState::Allowed => ApprovalEvent::Allowed(ApprovalAllowed {
-            approval: approval.into(),
-            digest,
-            request,
-            by,
-            at: at.into(),
-            after_ms,
-            reach,
-            bound,
-            any_body,
-            until,
-            why,
-        }),
-        ApprovalState::Denied => ApprovalEvent::Denied(ApprovalDenied {
-            approval: approval.into(),
-            digest,
-            request,
-            by,
-            at: at.into(),
-            after_ms,
-            why,
-        }),
-        ApprovalState::Expired => ApprovalEvent::Expired(ApprovalExpired {
-            approval: approval.into(),
-            digest,
-            request,
-            by,
-            at: at.into(),
-            after_ms,
-            why,
-        }),
-        ApprovalState::Open | ApprovalState::Dropped | ApprovalState::Revoked => {
-            ApprovalEvent::Dropped(ApprovalDropped {
-                approvals: Vec::new(),
-                approval: Some(approval),
-                digest: Some(digest),
-                request: Some(request),
-                by: Some(by),
-                at: Some(at),
-                after_ms: Some(after_ms),
-                why,
-            })
-        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! The commits at the beginning of a git pack. It is the bay's word, and only the beginning of it: what cannot be read is left
-//! out, and nothing is decided by it.
+//! Reads commits from the beginning of a git pack. The bay chose the content, and only its beginning is there. What
+//! cannot be parsed is left out, and nothing is decided by it.
 
 use std::io::Read;
 
@@ -8,21 +8,21 @@ use bay_types::approval::PushedCommit;
 use flate2::bufread::ZlibDecoder;
 use sha1::{Digest, Sha1};
 
-/// Commits that are told.
+/// The most commits that are shown.
 const MAX_COMMITS: usize = 20;
-/// Objects that are looked at.
+/// The most objects that are read.
 const MAX_OBJECTS: usize = 200;
-/// Longest commit that is read.
+/// The longest commit that is read.
 const MAX_COMMIT_BYTES: u64 = 64 * 1024;
 /// Magic, version and number of objects.
 const HEADER: usize = 12;
 const COMMIT: u8 = 1;
-/// Differences to objects that are named, which the pack may not have.
+/// Deltas against other objects, which the pack may not contain.
 const OFFSET_DELTA: u8 = 6;
 const REF_DELTA: u8 = 7;
 const ID_BYTES: usize = 20;
 
-/// What the beginning of a pack tells: its commits, and how many objects it has by its own word.
+/// The commits at the beginning of a pack, and the number of objects that it claims to have.
 pub(super) fn read(pack: &[u8]) -> (Vec<PushedCommit>, Option<u64>) {
     let Some(header) = pack.get(..HEADER).filter(|header| header.starts_with(b"PACK")) else {
         return (Vec::new(), None);
@@ -42,7 +42,7 @@ pub(super) fn read(pack: &[u8]) -> (Vec<PushedCommit>, Option<u64>) {
     (commits, Some(u64::from(objects)))
 }
 
-/// The next object, which `rest` is behind of afterwards.
+/// Parses the next object, and moves `rest` behind it.
 fn object(rest: &mut &[u8]) -> Option<(u8, Vec<u8>)> {
     let mut at = 0;
     let first = *rest.get(at)?;
@@ -66,7 +66,7 @@ fn object(rest: &mut &[u8]) -> Option<(u8, Vec<u8>)> {
     let mut inflating = ZlibDecoder::new(rest.get(at..)?);
     let mut body = Vec::new();
     inflating.by_ref().take(MAX_COMMIT_BYTES).read_to_end(&mut body).ok()?;
-    // One that is longer is read past, so that the next is found.
+    // The rest of a longer one is skipped, so that the next object is found.
     let mut past = [0; 4096];
     let mut left = MAX_COMMIT_BYTES * 64;
     while left > 0 {

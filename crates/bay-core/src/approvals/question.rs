@@ -1,4 +1,4 @@
-//! One question, as long as it is open, or its answer may still be used.
+//! One question in memory, while it is open or its answer may still be used.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,17 +11,17 @@ use tokio::sync::watch;
 
 use super::difference::Parts;
 
-/// What a later request is matched by: who asks, which secrets would be attached, and the request itself.
+/// What a later request is matched by: its sender in the bay, the secrets to attach, and the request itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key(pub(crate) String);
 
 impl Key {
-    /// That of a request. `by` is who in the bay is behind it.
+    /// The key of a request. `by` is the sender in the bay.
     pub(crate) fn request(by: &str, secrets: &[String], request: &str) -> Self {
         Self(format!("{by} {} {request}", secrets.join(",")))
     }
 
-    /// Whether both are of the same request, whichever process of the bay sends it.
+    /// Whether both keys are of the same request, whichever process of the bay sends it.
     pub(super) fn same_request(&self, other: &Self) -> bool {
         fn request(key: &Key) -> Option<&str> {
             key.0.split_once(' ').map(|(_, request)| request)
@@ -30,9 +30,8 @@ impl Key {
     }
 }
 
-/// How a question stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Stand {
+pub(crate) enum Status {
     Open,
     /// Covers only the digest on the card, unless `any_body` is set.
     Allowed {
@@ -46,13 +45,13 @@ pub(crate) enum Stand {
     },
     Expired,
     Dropped(String),
-    /// An approver took the allow back.
+    /// An approver revoked the allow.
     Revoked {
         by: String,
     },
 }
 
-impl Stand {
+impl Status {
     pub(super) fn state(&self) -> ApprovalState {
         match self {
             Self::Open => ApprovalState::Open,
@@ -69,23 +68,22 @@ impl Stand {
 pub(crate) struct Question {
     pub(crate) id: ApprovalId,
     pub(crate) key: Key,
-    /// As it was asked.
+    /// The card as it was when the question was asked.
     pub(super) card: Approval,
     /// What a later request is compared with. A question that an earlier daemon asked has none.
     pub(super) parts: Option<Parts>,
-    /// By the clock that nobody sets.
+    /// When this daemon took the question up, by the monotonic clock.
     asked: Instant,
-    /// Before this daemon knew of it.
+    /// How long the question was open before that.
     waited: Duration,
     pub(super) deadline: Instant,
-    pub(super) stand: watch::Sender<Stand>,
+    pub(super) status: watch::Sender<Status>,
     pub(super) answer: Mutex<Option<Answer>>,
     held: AtomicU64,
 }
 
 impl Question {
-    pub(super) fn new(key: Key, card: Approval, deadline: Instant, stand: Stand) -> Self {
-        // One that an earlier daemon asked has been waiting since then.
+    pub(super) fn new(key: Key, card: Approval, deadline: Instant, status: Status) -> Self {
         let waited = Duration::try_from(Timestamp::now().duration_since(card.asked_at)).unwrap_or_default();
         Self {
             waited,
@@ -96,7 +94,7 @@ impl Question {
             card,
             asked: Instant::now(),
             deadline,
-            stand: watch::Sender::new(stand),
+            status: watch::Sender::new(status),
             held: AtomicU64::new(0),
         }
     }
@@ -105,53 +103,53 @@ impl Question {
         self.card.by.as_ref()?.exec
     }
 
-    /// How long it has been waiting for an answer.
+    /// How long the question has been open.
     pub(super) fn age(&self) -> Duration {
         self.waited + self.asked.elapsed()
     }
 
-    /// Whether a request with this key and digest is what was allowed, or asked, or denied.
+    /// Whether the question, or its answer, covers a request with this key and digest.
     pub(super) fn covers(&self, key: &Key, digest: &str, now: Instant) -> bool {
         let same = self.key == *key && self.card.digest == digest;
-        match &*self.stand.borrow() {
-            Stand::Open => same,
-            Stand::Denied { .. } => same && now < self.deadline,
-            Stand::Allowed { until, .. } if now >= *until => false,
-            Stand::Allowed { any_body: true, .. } => self.key == *key,
-            Stand::Allowed { reach: Reach::For, .. } => {
+        match &*self.status.borrow() {
+            Status::Open => same,
+            Status::Denied { .. } => same && now < self.deadline,
+            Status::Allowed { until, .. } if now >= *until => false,
+            Status::Allowed { any_body: true, .. } => self.key == *key,
+            Status::Allowed { reach: Reach::For, .. } => {
                 self.card.digest == digest && self.key.same_request(key)
             }
-            Stand::Allowed { .. } => same,
-            Stand::Expired | Stand::Dropped(_) | Stand::Revoked { .. } => false,
+            Status::Allowed { .. } => same,
+            Status::Expired | Status::Dropped(_) | Status::Revoked { .. } => false,
         }
     }
 
-    /// Whether what was let out by this allow may still be under way: streams end with the time, or the exec, that it was for.
+    /// Whether requests that this allow let out may continue. A stream ends with the time, or the exec, of the allow.
     pub(crate) fn still_allows(&self, is_open: impl Fn(ExecId) -> bool) -> bool {
-        match &*self.stand.borrow() {
-            Stand::Allowed { reach: Reach::For, until, .. } => Instant::now() < *until,
-            Stand::Allowed { reach: Reach::Exec, .. } => self.exec().is_some_and(is_open),
-            Stand::Revoked { .. } => false,
+        match &*self.status.borrow() {
+            Status::Allowed { reach: Reach::For, until, .. } => Instant::now() < *until,
+            Status::Allowed { reach: Reach::Exec, .. } => self.exec().is_some_and(is_open),
+            Status::Revoked { .. } => false,
             _ => true,
         }
     }
 
     pub(super) fn is_open(&self) -> bool {
-        *self.stand.borrow() == Stand::Open
+        *self.status.borrow() == Status::Open
     }
 
     pub(super) fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// It as a person sees it now.
+    /// The card as a person sees it now.
     pub(crate) fn view(&self) -> Approval {
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Approval { state: self.stand.borrow().state(), held: self.held(), answer, ..self.card.clone() }
+        Approval { state: self.status.borrow().state(), held: self.held(), answer, ..self.card.clone() }
     }
 }
 
-/// Somebody who waits for the answer, until dropped.
+/// Counts one client that waits for the answer, until dropped.
 #[derive(Debug)]
 pub(super) struct Held(Arc<Question>);
 

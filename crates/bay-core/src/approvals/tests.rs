@@ -1,5 +1,6 @@
-//! Questions that a new daemon takes up, whatever its clock says.
+//! Tests of questions that a new daemon takes up, whatever its clock says.
 
+use bay_store::Draft;
 use bay_types::approval::AskedExec;
 
 use serde_json::json;
@@ -73,7 +74,7 @@ async fn an_allow_that_an_earlier_release_left_unbound_covers_only_its_digest() 
     let mut row = row(bay, now, 15);
     row.card.digest = "a".repeat(64);
     store.approval_add(&row, &Draft::of(OtherEvent::new("approval.asked", json!({})))).await.unwrap();
-    // As that release wrote it: no word of a body.
+    // As that release stored it: it has nothing about a body.
     let until = now + SignedDuration::from_mins(10);
     let answer = json!({ "by": "uid 0", "at": now, "after_ms": 1, "reach": "once", "until": until });
     let answer: Answer = serde_json::from_value(answer).unwrap();

@@ -1,4 +1,4 @@
-//! Questions as whoever answers them sees them.
+//! The verbs on approvals, for the people who answer them.
 
 use std::sync::Arc;
 
@@ -19,15 +19,15 @@ use tokio::sync::mpsc;
 use super::bays::not_deleting;
 use super::policy::PreparedGrant;
 use super::{checkpoints, ends_id, is_id_end, policy};
-use crate::approvals::{Question, Settling, Stand, is_exec};
+use crate::approvals::{Question, Settling, Status, is_exec};
 use crate::authorize::Verb;
 use crate::background::to_the_end;
 use crate::byte_stream::{self, ByteStream};
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
-use crate::followers::IN_FLIGHT;
+use crate::progress::IN_FLIGHT;
 
-/// Approvals that are open, or all that are kept, oldest first.
+/// Open approvals, or all stored ones, oldest first.
 pub async fn list(
     daemon: &Daemon,
     who: &Principal,
@@ -43,7 +43,7 @@ pub async fn show(daemon: &Daemon, who: &Principal, given: &str) -> Result<Appro
     find(daemon, given).await
 }
 
-/// Every approval that is open, and each whenever it changes, as lines of JSON.
+/// Every open approval, and each approval when it changes, as lines of JSON.
 pub fn watch(daemon: &Arc<Daemon>, who: &Principal) -> Result<ByteStream, CoreError> {
     daemon.permit(who, Verb::ApprovalWatch)?;
     Ok(byte_stream::received_bytes(changes(Arc::clone(daemon))))
@@ -89,14 +89,14 @@ async fn cards(daemon: &Daemon, all: bool, bay: Option<&str>) -> Result<Vec<Appr
     Ok(found)
 }
 
-/// A kept question as it is at this moment. How it stands is the store's word: what is in memory may be behind by the time
-/// that a disk takes.
+/// A stored approval as it is at this moment. The store is the truth about its state: memory may be behind by the
+/// time of a write to the disk.
 fn now(daemon: &Daemon, row: ApprovalRow) -> Approval {
     let held = daemon.approvals.find(row.card.id).map_or(0, |question| question.view().held);
     Approval { held, ..row.card }
 }
 
-/// A question by its id, or by the end of it.
+/// An approval by its id, or by the end of its id.
 pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<Approval, CoreError> {
     let unknown = || {
         CoreError::new(
@@ -136,7 +136,7 @@ async fn open(daemon: &Daemon, given: &str) -> Result<Arc<Question>, CoreError> 
     daemon.approvals.find(card.id).ok_or_else(|| answered(&card))
 }
 
-/// What is said to whoever comes too late.
+/// The error for an answer that comes too late.
 fn answered(card: &Approval) -> CoreError {
     let id = card.id;
     let message = match (&card.state, &card.answer) {
@@ -211,8 +211,8 @@ async fn allow_request(
             "allow it for a time with --for 10m: then the same request of any command in this bay goes on",
         ));
     }
-    // Looked at before anything is decided, so that whoever wants it saved is not left with half of it.
-    // With any body, later requests are covered by a grant or by a rule: this allow is for the one that waits.
+    // Checked before anything is decided: a failure must not leave an allow without its rule.
+    // If any body is allowed, a grant or a rule covers later requests. This allow is for the request that waits.
     let granted = wanted.reach == Reach::For && wanted.any_body;
     let lasting = match (wanted.reach, &card.asked, for_s) {
         (Reach::Save, ..) => Some(saved(&daemon, &card, caller).await?),
@@ -235,16 +235,16 @@ async fn allow_request(
         Reach::For if granted => Some(1),
         Reach::Exec | Reach::For => None,
     };
-    let stand = Stand::Allowed { reach: wanted.reach, until, any_body: wanted.any_body };
-    let settling = Settling { uses, lasting, ..Settling::new(stand, caller.by()) };
+    let status = Status::Allowed { reach: wanted.reach, until, any_body: wanted.any_body };
+    let settling = Settling { uses, lasting, ..Settling::new(status, caller.by()) };
     if !daemon.approvals.settle(&question, settling).await? {
         return Err(answered(&find(&daemon, &card.id.to_string()).await?));
     }
-    // How many waited when it was answered: they are on their way by now.
+    // `held` is the number of clients that waited for the answer. They have it by now.
     Ok(Approval { held: card.held, ..question.view() })
 }
 
-/// For how long, where that was asked for.
+/// The time of an allow, if the request has one.
 fn checked_time(wanted: &Allow) -> Result<Option<u64>, CoreError> {
     match (wanted.reach, wanted.for_s) {
         (Reach::For, Some(seconds)) if (1..=MAX_ALLOW_S).contains(&seconds) => Ok(Some(seconds)),
@@ -257,7 +257,7 @@ fn checked_time(wanted: &Allow) -> Result<Option<u64>, CoreError> {
     }
 }
 
-/// The bay's policy with a rule for exactly this, if that rule would allow it.
+/// The bay's policy with a rule for exactly this request, if that rule would allow it.
 async fn saved(daemon: &Arc<Daemon>, card: &Approval, caller: Principal) -> Result<Lasting, CoreError> {
     let refuse = |why: String| invalid(why, "allow it once or for a time, or write a rule yourself");
     let (Asked::Request(asked), Some(rule)) = (&card.asked, &card.saved_as) else {
@@ -275,7 +275,7 @@ async fn saved(daemon: &Arc<Daemon>, card: &Approval, caller: Principal) -> Resu
         Some(row) => {
             wanted.places = serde_json::from_str(&row.places).map_err(|error| CoreError::internal(&error))?;
             match row.name.strip_prefix("preset:") {
-                // A preset is not edited: the policy begins with it from now on.
+                // A preset cannot be edited. The bay's policy extends it from now on.
                 Some(preset) => format!("extends = \"{preset}\"\n"),
                 None => {
                     wanted.name = row.name;
@@ -321,7 +321,7 @@ async fn deny_request(
         (false, _) => None,
         (true, Some(checkpoint)) => {
             let handle = daemon.bays.find(&card.bay.to_string())?;
-            // Before anything is on record: whoever wants to go back is not left with half of it.
+            // Checked before the denial is on record: a failure must not leave a denial without its restore.
             checkpoints::find(&daemon, &handle, checkpoint).await?;
             Some((handle, checkpoint))
         }
@@ -335,8 +335,8 @@ async fn deny_request(
             ));
         }
     };
-    let stand = Stand::Denied { by: caller.by(), why: wanted.why.clone() };
-    let settling = Settling { why: wanted.why, ..Settling::new(stand, caller.by()) };
+    let status = Status::Denied { by: caller.by(), why: wanted.why.clone() };
+    let settling = Settling { why: wanted.why, ..Settling::new(status, caller.by()) };
     if !daemon.approvals.settle(&question, settling).await? {
         return Err(answered(&find(&daemon, &card.id.to_string()).await?));
     }
@@ -387,7 +387,7 @@ fn changes(daemon: Arc<Daemon>) -> mpsc::Receiver<Bytes> {
             };
             match id {
                 Ok(id) => cards.extend(find(&daemon, &id.to_string()).await),
-                // Too much came at once: all that is open is told anew.
+                // The watcher missed changes, so all open approvals are sent again.
                 Err(RecvError::Lagged(_)) => cards = daemon.approvals.open(|_| true),
                 Err(RecvError::Closed) => return,
             }

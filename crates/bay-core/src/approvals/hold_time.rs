@@ -1,18 +1,20 @@
-//! How long a request is held in silence before its client is told to come again.
+//! How long a request is held without an answer before its client is asked to retry.
 //!
-//! Nothing can be said to a client that waits: answers such as `102 Processing` break some of them. Who comes again by
-//! itself after a 503 is told to soon; who does not, and waits for as long as it takes, is held for longer.
+//! The daemon cannot send anything to a waiting client: answers such as `102 Processing` break some of them. A client
+//! that retries by itself after a 503 soon gets one. A client that does not retry, and waits without a deadline, is
+//! held for longer.
 
 use std::time::Duration;
 
-/// Shorter than what every client waits for an answer (pip: 15 s).
+/// Shorter than the deadline of every client for an answer (pip: 15 s).
 pub(super) const HOLD: Duration = Duration::from_secs(10);
-/// For clients that have no such bound, or one of many minutes, and would not come again or only a few times.
+/// For clients without such a deadline, or with one of many minutes, that would not retry or only a few times.
 pub(super) const PATIENT_HOLD: Duration = Duration::from_secs(300);
-/// When a client is to come again. It is held again then, so this is only the time in which nobody is there to go on.
+/// When a client should retry. Then it is held again, so this is only the time in which no client is there to
+/// continue.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(3);
 
-/// What patient clients call themselves, at the beginning and in small letters.
+/// The beginnings of the `User-Agent` of patient clients, in lower case.
 const PATIENT: &[&str] = &[
     "git/",
     "curl/",
@@ -26,10 +28,11 @@ const PATIENT: &[&str] = &[
     "asyncanthropic/",
 ];
 
-/// Clients that come again a few times only, and wait 30 s for an answer: with the usual hold a person would have half the time.
+/// Clients that retry only a few times, and wait 30 s for an answer. With the default hold, a person would have half
+/// the time.
 const WAITS_HALF_A_MINUTE: &[&str] = &["cargo/", "cargo ", "uv/"];
 
-/// How long a client is held that calls itself this.
+/// How long a client with this `User-Agent` is held.
 pub(super) fn hold(user_agent: Option<&str>, usual: Duration) -> Duration {
     let name = user_agent.unwrap_or_default().to_ascii_lowercase();
     let is = |names: &[&str]| names.iter().any(|known| name.starts_with(known));
@@ -47,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_does_not_come_again_is_held_for_longer() {
+    fn a_client_that_does_not_retry_is_held_for_longer() {
         for patient in [
             "git/2.39.5",
             "curl/7.88.1",
@@ -65,7 +68,7 @@ mod tests {
             assert_eq!(hold(Some(other), HOLD), HOLD, "{other}");
         }
         assert_eq!(hold(None, HOLD), HOLD);
-        // What docs/approvals.md says.
+        // As documented in docs/approvals.md.
         assert_eq!((HOLD, PATIENT_HOLD), (Duration::from_secs(10), Duration::from_secs(300)));
     }
 }
