@@ -1,4 +1,4 @@
-//! Which checkpoint a bay's state came from at each point of its life, as far as that one still exists.
+//! From which checkpoint a bay's state descended at each point of its life, as far as the checkpoint still exists.
 
 use std::collections::HashMap;
 
@@ -6,13 +6,13 @@ use bay_types::BayId;
 use bay_types::CheckpointName;
 use bay_types::event::{BayEvent, CheckpointEvent, Event, EventBody};
 
-/// Grows event by event.
+/// The descent, built event by event.
 #[derive(Debug, Default)]
 pub(super) struct Descent {
-    /// From this event on, the state descends from this checkpoint.
+    /// From each event on, the state descends from this checkpoint.
     heads: Vec<(u64, Option<CheckpointName>)>,
     checkpoints: HashMap<CheckpointName, Checkpoint>,
-    /// A restore was asked for, and of a checkpoint of another bay: none of ours leads there.
+    /// A restore to a checkpoint of another bay was requested. The state then descends from none of this bay's.
     from_elsewhere: bool,
 }
 
@@ -23,7 +23,7 @@ struct Checkpoint {
 }
 
 impl Descent {
-    /// Takes notice of an event; most kinds change nothing.
+    /// Adds an event. Most kinds change nothing.
     pub(super) fn push(&mut self, bay: BayId, event: &Event) {
         match event.read() {
             EventBody::Checkpoint(CheckpointEvent::Made(made)) => {
@@ -45,18 +45,17 @@ impl Descent {
                 let head = restored.checkpoint.get().copied().filter(|_| !elsewhere);
                 self.heads.push((event.seq, head));
             }
-            // The state of another bay. It descends from ours only where that is said.
+            // The state of another bay descends from this bay's checkpoint only if the event says so.
             EventBody::Bay(BayEvent::Promoted(promoted)) => self.heads.push((event.seq, promoted.checkpoint)),
             _ => {}
         }
     }
 
-    /// The checkpoint to fork from for the state right after this event: that one, or its nearest ancestor which was
-    /// not removed.
+    /// The checkpoint to fork from for the state right after this event: the nearest one that was not removed.
     pub(super) fn at(&self, seq: u64) -> Option<CheckpointName> {
         let after = self.heads.partition_point(|(head, _)| *head <= seq);
         let mut name = self.heads.get(after.checked_sub(1)?)?.1?;
-        // Parents are older, so this ends; the bound is for a record that says otherwise.
+        // Parents are older, so this ends. The limit is for a record that contradicts this.
         for _ in 0..=self.checkpoints.len() {
             match self.checkpoints.get(&name) {
                 Some(checkpoint) if checkpoint.removed => name = checkpoint.parent?,
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restore_goes_back_to_its_checkpoint_and_from_there_on() {
+    fn after_a_restore_the_state_descends_from_its_checkpoint() {
         let bay = BayId::generate();
         let all = [
             made(1, "v1", None),
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_removed_is_replaced_by_what_it_came_from() {
+    fn a_removed_checkpoint_is_replaced_by_its_ancestor() {
         let all = [
             made(1, "v1", None),
             made(2, "v2", Some("v1")),

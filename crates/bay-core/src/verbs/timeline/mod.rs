@@ -1,6 +1,6 @@
-//! `bay timeline`: the record of one bay as one ordered stream, line by line.
+//! `bay timeline`: the record of one bay as one ordered stream of lines.
 //!
-//! Every line is one event, so the order is that of the record, a line never changes, and whoever reads can come back by
+//! Every line is one event. So the order is that of the record, a line never changes, and a reader can continue after
 //! the number of the last one. Pages are read as they are sent: neither a long life nor a slow reader costs memory.
 
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::byte_stream::{self, ByteStream};
 use crate::daemon::Daemon;
 
 mod descent;
-mod sent;
-mod words;
+mod event_lines;
+mod traffic_lines;
 
 use descent::Descent;
-use sent::Sent;
+use traffic_lines::Sent;
 
-/// The timeline of a bay as lines of JSON, read from the record at the pace of the reader. Errors of the request come before
-/// the first line.
+/// The timeline of a bay as lines of JSON, at the pace of the reader. Errors of the request come before the first
+/// line.
 pub async fn read(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -48,15 +48,15 @@ async fn open(daemon: Arc<Daemon>, bay: BayId, wanted: Wanted) -> Result<mpsc::R
     };
     let (to, from) = mpsc::channel(IN_FLIGHT);
     tokio::spawn(async move {
-        if let Err(error) = tell(&daemon, bay, begin, wanted, &to).await {
-            // The reader sees a stream without an end, and comes back.
-            tracing::warn!(%bay, %error, "a timeline broke off");
+        if let Err(error) = send_lines(&daemon, bay, begin, wanted, &to).await {
+            // The stream has no end line, so the reader reconnects.
+            tracing::warn!(%bay, %error, "a timeline ended early");
         }
     });
     Ok(from)
 }
 
-async fn tell(
+async fn send_lines(
     daemon: &Daemon,
     bay: BayId,
     begin: Begin,
@@ -73,7 +73,7 @@ async fn tell(
     let mut after = begin.after;
     let mut left = wanted.most();
     loop {
-        // Asked before the page is read: the last event of a bay is written before it is forgotten.
+        // Checked before the page is read: the last event of a bay is written before the bay is forgotten.
         let removed = daemon.bays.find(&bay.to_string()).is_err();
         let page = daemon.store.timeline_page(bay, after, left.map_or(PAGE, |left| left.min(PAGE))).await?;
         left = left.map(|left| left.saturating_sub(u32::try_from(page.len()).unwrap_or(u32::MAX)));
@@ -82,7 +82,7 @@ async fn tell(
             if event.seq > known {
                 descent.push(bay, event);
             }
-            let Some(told) = told(daemon, bay, event, &mut names).await? else { continue };
+            let Some(told) = read_event(daemon, bay, event, &mut names).await? else { continue };
             let line = TimelineNews::Line(Box::new(line(event, &told, &descent)));
             if to.send(byte_stream::json_line(&line)).await.is_err() {
                 return Ok(());
@@ -104,17 +104,17 @@ async fn tell(
     }
 }
 
-/// An event, read.
+/// An event with what belongs to it.
 struct Told {
     event: EventBody,
-    /// The exec that it is about, or that is behind it.
+    /// The exec that it is about, or that caused it.
     exec: Option<ExecId>,
     sent: Sent,
 }
 
-/// Reads an event, and what belongs to it where it is of traffic: the decision of which it only tells the end, and the
-/// number of the exec. `None` where its end is a line of its own.
-async fn told(
+/// Reads an event and, for traffic, what belongs to it: the decision whose end it is, and the number of the exec.
+/// `None` if its end has a line of its own.
+async fn read_event(
     daemon: &Daemon,
     bay: BayId,
     event: &Event,
@@ -144,7 +144,7 @@ fn line(event: &Event, told: &Told, descent: &Descent) -> TimelineLine {
     TimelineLine {
         seq: event.seq,
         at: event.at,
-        what: words::what(&told.event, &told.sent),
+        what: event_lines::what(&told.event, &told.sent),
         exec: told.exec,
         checkpoint: descent.at(event.seq).map(|checkpoint| checkpoint.to_string()),
         details: event.body.clone(),

@@ -10,7 +10,7 @@ fn what(kind: &str, body: &Value) -> String {
 }
 
 #[test]
-fn an_exec_is_told_by_its_number_command_exit_and_cost() {
+fn an_exec_is_shown_with_its_number_command_exit_and_cost() {
     let begun = json!({ "exec": "exec_x", "number": 3, "argv": ["sh", "-c", "make && echo 'ok'"], "arguments_left_out": 0, "tty": false });
     assert_eq!(what("exec.start", &begun), r"exec 3 began: sh -c 'make && echo '\''ok'\'''");
     let over = json!({
@@ -43,31 +43,31 @@ fn changed_files_are_counted_and_some_of_them_named() {
 }
 
 #[test]
-fn checkpoints_and_what_is_made_of_them_have_words() {
+fn checkpoints_and_their_forks_have_lines() {
     let made = json!({ "name": "v3", "parent": "v2", "kind": "files", "message": "before the migration", "automatic": null, "pause_us": 12400 });
     assert_eq!(
         what("checkpoint.made", &made),
         "checkpoint v3 made (files) after v2: before the migration · paused for 12 ms"
     );
     let itself = json!({ "name": "v4", "parent": null, "kind": "files", "message": null, "automatic": "before restore" });
-    assert_eq!(what("checkpoint.made", &itself), "checkpoint v4 made (files) · by itself, before restore");
+    assert_eq!(what("checkpoint.made", &itself), "checkpoint v4 made (files) · automatic, before restore");
     assert_eq!(what("bay.restored", &json!({ "checkpoint": "v1" })), "restored to v1");
     let forked = json!({ "checkpoint": "v1", "children": ["a", "b"] });
     assert_eq!(what("bay.forked", &forked), "forked from v1 into a, b");
     let from = json!({ "name": "web-fork-1", "forked_from": { "bay": "bay_0190000000007000800000000000000a", "name": "web", "checkpoint": "v1", "index": 0, "memory": true }, "by": "uid 0" });
-    assert_eq!(what("bay.create", &from), "made as web-fork-1 from v1 of web, with what ran, by uid 0");
+    assert_eq!(what("bay.create", &from), "created as web-fork-1 from v1 of web, with its memory, by uid 0");
     let asked = json!({ "name": "v2", "automatic": "to pause on disk", "by": "uid 0" });
     assert_eq!(what("checkpoint.asked", &asked), "checkpoint v2 begun: to pause on disk, by uid 0");
     let failed = json!({ "name": "v2", "why": "the disk is full", "by": "uid 0" });
     assert_eq!(what("checkpoint.failed", &failed), "checkpoint v2 failed: the disk is full, by uid 0");
     let revived = json!({ "execs": ["exec_a", "exec_b"], "from": { "bay": "bay_0190000000007000800000000000000a", "checkpoint": "v2" } });
-    assert_eq!(what("exec.revived", &revived), "2 execs go on from v2");
+    assert_eq!(what("exec.revived", &revived), "2 execs continue from v2");
     assert_eq!(what("bay.promoted", &json!({ "from": "web-2" })), "took over the state of web-2");
 }
 
-/// Every kind of event that a bay's life is made of has words of its own.
+/// Every kind of event in a bay's timeline has a line of its own.
 #[test]
-fn every_kind_that_is_written_has_words() {
+fn every_recorded_kind_has_a_line() {
     let of_bays =
         ["bay.", "exec.", "checkpoint.", "service.", "file.", "hold.", "policy.", "grant.", "approval."];
     let all = EventBody::AREAS.iter().flat_map(|(_, _, kinds)| kinds.iter().map(|kind| kind.kind));
@@ -79,7 +79,7 @@ fn every_kind_that_is_written_has_words() {
 }
 
 #[test]
-fn a_kind_of_a_later_release_is_told_with_what_it_holds() {
+fn a_kind_of_a_later_release_is_shown_with_its_fields() {
     let body = json!({ "host": "example.org", "port": 443, "why": null });
     assert_eq!(what("gateway.refused", &body), "gateway.refused: host example.org, port 443");
     assert_eq!(what("bay.odd", &json!({})), "bay.odd");
@@ -87,7 +87,7 @@ fn a_kind_of_a_later_release_is_told_with_what_it_holds() {
 }
 
 #[test]
-fn nothing_in_an_event_reaches_a_terminal_that_would_obey_it() {
+fn nothing_in_an_event_controls_a_terminal() {
     let evil = "a\u{1b}]0;title\u{7}\r\n\u{202e}b";
     for (kind, body) in [
         ("exec.start", json!({ "number": 1, "argv": [evil] })),
@@ -164,7 +164,7 @@ proptest! {
 }
 
 #[test]
-fn policies_and_grants_are_told_with_who_set_them() {
+fn policies_and_grants_are_shown_with_who_set_them() {
     let set = json!({ "scope": "bay:x", "name": "p.toml", "rules": { "allow": 2, "ask": 0, "deny": 1 }, "by": "uid 0" });
     assert_eq!(what("policy.set", &set), "policy p.toml set (2 allow, 1 deny), by uid 0");
     assert_eq!(
@@ -177,5 +177,5 @@ fn policies_and_grants_are_told_with_who_set_them() {
         "granted until 2030-01-01T00:00:00Z: GET https://x.example.com/, by uid 0"
     );
     let gone = what("grant.rm", &json!({ "ids": ["a"], "why": "the bay was stopped" }));
-    assert!(gone.starts_with("grants taken back: ") && gone.ends_with("; the bay was stopped"), "{gone}");
+    assert!(gone.starts_with("grants revoked: ") && gone.ends_with("; the bay was stopped"), "{gone}");
 }

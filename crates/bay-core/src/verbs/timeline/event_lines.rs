@@ -1,7 +1,7 @@
-//! An event in words for a person: one line of plain text, whatever is in it.
+//! An event as one line of plain text for a person.
 //!
-//! Commands, names and reasons come from callers and bays. Nothing of them reaches a terminal that it would obey, and
-//! nothing of them makes a line endless.
+//! Commands, names and reasons come from callers and bays. They are shortened and made safe: nothing of them controls
+//! a terminal.
 
 use std::fmt::{Display, Write as _};
 
@@ -20,22 +20,22 @@ use bay_types::timeline::FileChanges;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::sent::{self, Sent};
+use super::traffic_lines::{self, Sent};
 use crate::channel::plain_text;
 
-/// Characters of a command.
+/// The most characters of a command.
 const COMMAND: usize = 120;
-/// Characters of any other text of unknown origin.
+/// The most characters of any other text of unknown origin.
 const TEXT: usize = 200;
-/// Entries of a list or a body that are named.
+/// The most entries of a list or a body that are named.
 const ENTRIES: usize = 8;
 
-/// A text of unknown origin.
+/// A text of unknown origin, made safe to show.
 pub(super) fn text(text: &str) -> String {
     clip(&plain_text(text), TEXT)
 }
 
-/// What stands in a field, also if it has an odd shape.
+/// The content of a field, also if it has an unexpected shape.
 pub(super) fn shown<T: Display>(field: &Field<T>) -> String {
     match field {
         Field::Is(value) => text(&value.to_string()),
@@ -62,7 +62,7 @@ fn list(names: impl Iterator<Item = String>) -> String {
     short(&Value::Array(names.map(Value::String).collect()), TEXT)
 }
 
-/// `exec 3`, or `session 3` when it has a terminal.
+/// `exec 3`, or `session 3` if it has a terminal.
 fn exec(tty: bool, number: Option<u64>, id: &Field<ExecId>) -> String {
     let noun = if tty { "session" } else { "exec" };
     match number {
@@ -77,7 +77,7 @@ fn command(argv: &[String], left_out: usize) -> String {
     if left_out == 0 { line } else { format!("{line} … and {left_out} more") }
 }
 
-/// The line for an event, with what belongs to it if it is of traffic.
+/// The line for an event, with what belongs to it if it is traffic.
 pub(super) fn what(event: &EventBody, sent: &Sent) -> String {
     match event {
         EventBody::Bay(event) => bay(event),
@@ -91,9 +91,9 @@ pub(super) fn what(event: &EventBody, sent: &Sent) -> String {
         EventBody::Policy(event) => policy(event),
         EventBody::Approval(event) => approval(event),
         EventBody::Inside(event) => inside(event),
-        EventBody::Egress(event) => sent::what(event, sent)
+        EventBody::Egress(event) => traffic_lines::what(event, sent)
             .unwrap_or_else(|| generic(event.kind(), &EventBody::from(event.clone()).body())),
-        // None of a bay's own: its timeline has none of them.
+        // A bay's timeline has none of these.
         EventBody::Secret(_) | EventBody::Pool(_) | EventBody::Daemon(_) => {
             generic(event.kind(), &event.body())
         }
@@ -104,27 +104,27 @@ pub(super) fn what(event: &EventBody, sent: &Sent) -> String {
 fn bay(event: &BayEvent) -> String {
     match event {
         BayEvent::Create(create) => created(create),
-        BayEvent::StartAsked(asked) => format!("start asked for{}", by(&asked.by)),
-        BayEvent::StopAsked(asked) => format!("stop asked for{}", by(&asked.by)),
-        BayEvent::PauseAsked(asked) => format!("pause asked for{}", by(&asked.by)),
-        BayEvent::ResumeAsked(asked) => format!("resume asked for{}", by(&asked.by)),
+        BayEvent::StartAsked(asked) => format!("start requested{}", by(&asked.by)),
+        BayEvent::StopAsked(asked) => format!("stop requested{}", by(&asked.by)),
+        BayEvent::PauseAsked(asked) => format!("pause requested{}", by(&asked.by)),
+        BayEvent::ResumeAsked(asked) => format!("resume requested{}", by(&asked.by)),
         BayEvent::ReplaceAsked(asked) => {
-            format!("a new root asked for{}{}", after(" from ", &shown(&asked.image)), by(&asked.by))
+            format!("a new root requested{}{}", after(" from ", &shown(&asked.image)), by(&asked.by))
         }
         BayEvent::DeleteAsked(asked) if asked.keep_workspace => {
-            format!("removal asked for, the workspace to be kept{}", by(&asked.by))
+            format!("removal requested, keeping the workspace{}", by(&asked.by))
         }
-        BayEvent::DeleteAsked(asked) => format!("removal asked for{}", by(&asked.by)),
+        BayEvent::DeleteAsked(asked) => format!("removal requested{}", by(&asked.by)),
         BayEvent::SetAsked(asked) => {
-            format!("settings asked for{}{}", settings(&asked.change), by(&asked.by))
+            format!("settings requested{}{}", settings(&asked.change), by(&asked.by))
         }
         BayEvent::RestoreAsked(asked) => {
-            format!("restore asked for{}{}", after(" of ", &shown(&asked.checkpoint)), by(&asked.by))
+            format!("restore requested{}{}", after(" to ", &shown(&asked.checkpoint)), by(&asked.by))
         }
         BayEvent::PromoteAsked(asked) => {
             let from = after(" of ", &shown(&asked.from));
             let checkpoint = after(" as it is in ", &shown(&asked.checkpoint));
-            format!("promotion asked for{from}{checkpoint}{}", by(&asked.by))
+            format!("promotion requested{from}{checkpoint}{}", by(&asked.by))
         }
         BayEvent::Start(start) => format!("starting{}", after_some(": ", start.reason.as_ref())),
         BayEvent::Running(running) => format!("running{}", after(": ", &running.reason)),
@@ -134,7 +134,7 @@ fn bay(event: &BayEvent) -> String {
         BayEvent::Stopped(stopped) => format!("stopped{}", after_some(": ", stopped.reason.as_ref())),
         BayEvent::IdleStop(idle) => format!("to be stopped: idle for {} s", idle.idle_s),
         BayEvent::Replaced(replaced) => {
-            format!("its root was made anew{}", after(" from ", &shown(&replaced.image)))
+            format!("its root was replaced{}", after(" from ", &shown(&replaced.image)))
         }
         BayEvent::Restored(restored) => {
             let checkpoint = after(" to ", &shown(&restored.checkpoint));
@@ -153,23 +153,23 @@ fn bay(event: &BayEvent) -> String {
         BayEvent::GuestMoved(moved) => {
             let frozen = if moved.frozen { " and froze it" } else { "" };
             let back = match &moved.stays {
-                Some(why) => format!("thawed, and not put back: {}", text(why)),
-                None => "put back".to_owned(),
+                Some(why) => format!("thawed, but not moved back: {}", text(why)),
+                None => "moved back".to_owned(),
             };
-            format!("somebody in the bay moved its guest{}{frozen}; {back}", after(" to ", &moved.group))
+            format!("root in the bay moved its guest{}{frozen}; {back}", after(" to ", &moved.group))
         }
         BayEvent::Protocol(protocol) => {
             format!("its guest speaks protocol {}, this daemon {}", protocol.guest, protocol.daemon)
         }
-        BayEvent::Cleared(_) => "what was left of its runtime was cleared".to_owned(),
-        BayEvent::Set(set) => format!("settings hold{}", settings(&set.limits)),
+        BayEvent::Cleared(_) => "the rest of its runtime was cleared".to_owned(),
+        BayEvent::Set(set) => format!("settings in force{}", settings(&set.limits)),
         BayEvent::SetRefused(refused) => format!("settings refused{}", after(": ", &refused.reason)),
         BayEvent::Deleting(_) => "being removed".to_owned(),
         BayEvent::Deleted(deleted) => match &deleted.kept_workspace {
             Some(path) => format!("removed; its workspace is kept at {}", text(&path.to_string_lossy())),
             None => "removed".to_owned(),
         },
-        BayEvent::DiskUnknown(_) => "files of a bay that no record knows were found".to_owned(),
+        BayEvent::DiskUnknown(_) => "files of an unknown bay were found".to_owned(),
     }
 }
 
@@ -178,11 +178,11 @@ fn created(create: &BayCreate) -> String {
     let of = after_some(" of ", origin.map(|origin| &origin.location));
     let branch = after_some(" at ", origin.and_then(|origin| origin.branch.as_ref()));
     let from = create.forked_from.as_ref().map(|from| {
-        let ran = if from.memory { ", with what ran" } else { "" };
+        let ran = if from.memory { ", with its memory" } else { "" };
         format!(" from {} of {}{ran}", from.checkpoint, text(from.name.as_str()))
     });
     let name = after(" as ", &shown(&create.name));
-    format!("made{name}{of}{branch}{}{}", from.unwrap_or_default(), by(&create.by))
+    format!("created{name}{of}{branch}{}{}", from.unwrap_or_default(), by(&create.by))
 }
 
 fn settings(given: &Field<impl Serialize>) -> String {
@@ -198,7 +198,7 @@ fn of_exec(event: &ExecEvent) -> String {
             format!("{name} began: {}", command(&start.argv, start.arguments_left_out))
         }
         ExecEvent::Approved(approved) => format!(
-            "a person let a command run ({}): {}",
+            "a person allowed a command ({}): {}",
             shown(&approved.approval),
             command(&approved.argv, approved.arguments_left_out)
         ),
@@ -212,7 +212,7 @@ fn of_exec(event: &ExecEvent) -> String {
     }
 }
 
-/// The number of an exec, which no exec has that is zero.
+/// The number of an exec, which is never zero.
 fn numbered(number: u64) -> Option<u64> {
     Some(number).filter(|number| *number > 0)
 }
@@ -227,7 +227,7 @@ fn ended(end: &ExecEnd) -> String {
     }
     let usage = end.usage.unwrap_or_default();
     if let Some(us) = usage.cpu_us() {
-        // Only for showing.
+        // Only for display.
         #[allow(clippy::cast_precision_loss)]
         let seconds = us as f64 / 1e6;
         let _ = write!(line, " · {} cpu", duration(seconds));
@@ -247,7 +247,7 @@ fn exit_words(exit: Exit) -> String {
     match exit.reason {
         EndReason::Exited => format!("exit {}", exit.code.unwrap_or_default()),
         EndReason::Signaled => format!("by signal {}", exit.signal.unwrap_or_default()),
-        EndReason::TimedOut => "its time was up".to_owned(),
+        EndReason::TimedOut => "timed out".to_owned(),
         EndReason::Killed => "killed".to_owned(),
         EndReason::Stopped => format!("stopped with its bay{code}"),
         EndReason::Lost => "lost with its guest".to_owned(),
@@ -279,7 +279,7 @@ fn names(changes: &ExecFiles) -> String {
     }
     let told = changes.names.iter().take(FileChanges::NAMES);
     let list = told.map(|name| text(name)).collect::<Vec<_>>().join(", ");
-    // Directories are named where nothing else is.
+    // Directories are named only if no file is.
     let named = match changes.created.saturating_add(changes.changed) {
         0 => changes.directories,
         files => files,
@@ -293,22 +293,22 @@ fn revived(event: &ExecRevived) -> String {
     match event.execs.len() {
         0 => format!(
             "no exec was running{}",
-            if from.is_empty() { from } else { format!(" in what goes on{from}") }
+            if from.is_empty() { from } else { format!(" when it resumed{from}") }
         ),
-        1 => format!("1 exec goes on{from}"),
-        n => format!("{n} execs go on{from}"),
+        1 => format!("1 exec continues{from}"),
+        n => format!("{n} execs continue{from}"),
     }
 }
 
 fn service(event: &ServiceEvent) -> String {
-    let asked = |service, verb, who: &str| format!("service {}: {verb} asked for{}", shown(service), by(who));
+    let asked = |service, verb, who: &str| format!("service {}: {verb} requested{}", shown(service), by(who));
     match event {
         ServiceEvent::Define(define) => {
             let command = command(&define.argv, define.arguments_left_out);
             format!("service {} defined: {command}{}", shown(&define.service), by(&define.by))
         }
         ServiceEvent::Approved(approved) => format!(
-            "a person let a command of service {} run ({}): {}",
+            "a person allowed a command of service {} ({}): {}",
             shown(&approved.service),
             shown(&approved.approval),
             command(&approved.argv, approved.arguments_left_out)
@@ -344,13 +344,13 @@ fn checkpoint_made(made: &CheckpointMade) -> String {
     line.push_str(&after_some(": ", made.message.as_ref()));
     match made.made_by_itself() {
         None => {}
-        Some(None) => line.push_str(" · by itself"),
+        Some(None) => line.push_str(" · automatic"),
         Some(Some(why)) => {
-            let _ = write!(line, " · by itself, {}", text(&why));
+            let _ = write!(line, " · automatic, {}", text(&why));
         }
     }
     if made.pause_us > 0 {
-        // Only for showing.
+        // Only for display.
         #[allow(clippy::cast_precision_loss)]
         let seconds = made.pause_us as f64 / 1e6;
         let _ = write!(line, " · paused for {}", duration(seconds));
@@ -375,7 +375,7 @@ fn policy(event: &PolicyEvent) -> String {
         PolicyEvent::GrantRemove(remove) => {
             let ids = after(": ", &list(remove.ids.iter().cloned()));
             let why = after_some("; ", remove.why.as_ref());
-            format!("grants taken back{ids}{why}{}", after_some(", by ", remove.by.as_ref()))
+            format!("grants revoked{ids}{why}{}", after_some(", by ", remove.by.as_ref()))
         }
     }
 }
@@ -439,9 +439,9 @@ fn approval(event: &ApprovalEvent) -> String {
 fn inside(event: &InsideEvent) -> String {
     match event {
         InsideEvent::HoldTaken(taken) => {
-            format!("to be kept awake{}{}", after_some(" until ", taken.until.as_ref()), by(&taken.by))
+            format!("hold taken{}{}", after_some(" until ", taken.until.as_ref()), by(&taken.by))
         }
-        InsideEvent::HoldReleased(released) => format!("need not be kept awake any more{}", by(&released.by)),
+        InsideEvent::HoldReleased(released) => format!("hold released{}", by(&released.by)),
         InsideEvent::LeftOut(left_out) => format!(
             "{} more changes from inside{}{}",
             left_out.count,
@@ -451,7 +451,7 @@ fn inside(event: &InsideEvent) -> String {
     }
 }
 
-/// What this release has no words for.
+/// The line for a kind that this release does not know.
 fn generic(kind: &str, body: &Value) -> String {
     let entries = body.as_object().map(pairs).unwrap_or_default();
     let kind = clip(&plain_text(kind), TEXT);
@@ -464,7 +464,7 @@ fn pairs(map: &serde_json::Map<String, Value>) -> String {
     all.collect::<Vec<_>>().join(", ")
 }
 
-/// A value in a few words.
+/// A value, shortened.
 fn short(value: &Value, limit: usize) -> String {
     match value {
         Value::String(text) => clip(&plain_text(text), limit),
@@ -480,7 +480,7 @@ fn short(value: &Value, limit: usize) -> String {
     }
 }
 
-/// Seconds as people say them.
+/// Seconds in the units that people use.
 pub(super) fn duration(seconds: f64) -> String {
     if !seconds.is_finite() || seconds < 0.0 {
         return "?".to_owned();
@@ -491,7 +491,7 @@ pub(super) fn duration(seconds: f64) -> String {
     if seconds < 60.0 {
         return format!("{seconds:.1} s");
     }
-    // Beyond a minute nobody needs the fraction, and no command runs for longer than fits.
+    // Beyond a minute nobody needs the fraction, and every exec's duration fits.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let whole = seconds as u64;
     if whole < 3600 {
@@ -501,5 +501,5 @@ pub(super) fn duration(seconds: f64) -> String {
 }
 
 #[cfg(test)]
-#[path = "words_tests.rs"]
+#[path = "event_lines_tests.rs"]
 mod tests;

@@ -1,33 +1,33 @@
-//! Words for what a bay sent or tried to send.
+//! Lines for what a bay sent or tried to send.
 
 use bay_text::clip;
 use bay_types::egress::Who;
 use bay_types::event::egress::{EgressDecided, EgressEnded, EgressEvent, EgressRepeated, Ending, Outcome};
 
-use super::words::{after, duration, shown, text};
+use super::event_lines::{after, duration, shown, text};
 use crate::channel::plain_text;
 
-/// Characters of the name of a program.
+/// The most characters of the name of a program.
 const PROGRAM: usize = 40;
-/// Characters of the names that a sum of several names lists.
+/// The most characters of the names in a sum.
 const SAMPLE: usize = 200;
 
 /// What belongs to an event of traffic and is not in its body.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
-    /// The decision that let it out, for an end.
+    /// For an end: the decision that let it out.
     pub(super) decided: Option<Box<EgressDecided>>,
-    /// The number of the exec that is behind it.
+    /// The number of the exec that caused it.
     pub(super) number: Option<u64>,
 }
 
-/// The line for an event of traffic, unless it is of a kind without words.
+/// The line for an event of traffic, unless this release has none for its kind.
 pub(super) fn what(event: &EgressEvent, sent: &Sent) -> Option<String> {
     Some(match event {
         EgressEvent::Decided(decided) => {
             let outcome = match decided.outcome.get() {
                 Some(Outcome::Ask) => "refused, because nobody approved it",
-                Some(Outcome::Allow) => "let out",
+                Some(Outcome::Allow) => "allowed",
                 Some(Outcome::Deny) | None => "refused",
             };
             let why = after(": ", decided.reason().unwrap_or_default());
@@ -47,7 +47,7 @@ pub(super) fn what(event: &EgressEvent, sent: &Sent) -> Option<String> {
             format!("{} {}{}", request(decided), end(ended), by(who, sent))
         }
         EgressEvent::Repeated(sum) => repeated(sum),
-        EgressEvent::Closed(closed) => format!("nothing can leave it{}", after(": ", &closed.why)),
+        EgressEvent::Closed(closed) => format!("egress closed{}", after(": ", &closed.why)),
         EgressEvent::LookedUp(_) | EgressEvent::Opened(_) => return None,
     })
 }
@@ -69,11 +69,11 @@ fn end(ended: &EgressEnded) -> String {
     let mut line = match (ended.ending.get(), ended.status, failure) {
         (Some(Ending::Answered), Some(status), _) => format!("answered {status}"),
         (Some(Ending::Broken), Some(status), failure) => {
-            format!("answered {status} and broke off ({})", failure.unwrap_or_default())
+            format!("answered {status}, then failed ({})", failure.unwrap_or_default())
         }
-        (Some(Ending::Failed), _, Some(failure)) => format!("came to nothing ({failure})"),
+        (Some(Ending::Failed), _, Some(failure)) => format!("failed ({failure})"),
         (Some(Ending::Revoked), ..) => "ended by a change of policy".to_owned(),
-        (Some(Ending::Abandoned), ..) => "given up by the bay".to_owned(),
+        (Some(Ending::Abandoned), ..) => "aborted by the bay".to_owned(),
         (Some(Ending::Closed), ..) => "closed".to_owned(),
         _ => "ended".to_owned(),
     };
@@ -99,7 +99,7 @@ fn repeated(sum: &EgressRepeated) -> String {
     format!("{count} more like {}{of} within {within_s} s", sum.like)
 }
 
-/// ` · by exec 3 (curl)`
+/// For example ` · by exec 3 (curl)`.
 fn by(who: Option<&Who>, sent: &Sent) -> String {
     let Some(who) = who else { return String::new() };
     let name = if let Some(number) = sent.number {
@@ -136,21 +136,21 @@ mod tests {
     use bay_types::event::EventBody;
     use serde_json::{Value, json};
 
-    use super::super::words;
+    use super::super::event_lines;
     use super::*;
 
-    /// The line for an event; `body` also has what belongs to the event and is elsewhere in the record.
+    /// The line for an event. `body` also has what belongs to the event and is elsewhere in the record.
     fn said(kind: &str, body: &Value) -> String {
         let EventBody::Egress(EgressEvent::Decided(decided)) = EventBody::read("egress.decided", body) else {
             panic!("{body}")
         };
         let sent =
             Sent { decided: Some(Box::new(decided)), number: body.get("number").and_then(Value::as_u64) };
-        words::what(&EventBody::read(kind, body), &sent)
+        event_lines::what(&EventBody::read(kind, body), &sent)
     }
 
     #[test]
-    fn what_left_is_told_by_its_end_and_what_did_not_by_why() {
+    fn a_sent_request_is_shown_with_its_end_and_a_refused_one_with_the_reason() {
         let ended = json!({
             "of": 7, "ending": "answered", "status": 200, "sent": 0, "received": 4096, "ms": 35,
             "request": "GET https://a.example/x", "number": 3,
@@ -163,7 +163,7 @@ mod tests {
         let failed = json!({ "of": 7, "ending": "failed", "failure": "certificate", "request": "GET https://a.example/", "by": { "service": "web" } });
         assert_eq!(
             said("egress.ended", &failed),
-            "GET https://a.example/ came to nothing (certificate) · by service web"
+            "GET https://a.example/ failed (certificate) · by service web"
         );
         let denied = json!({ "request": "POST https://a.example/", "outcome": "deny", "explanation": { "reason": "no rule allows it" } });
         assert_eq!(said("egress.decided", &denied), "POST https://a.example/ refused: no rule allows it");
@@ -176,11 +176,11 @@ mod tests {
         assert_eq!(said("egress.repeated", &more), "980 more like 12 (a.example:443) within 10 s");
         let many = json!({ "what": "deny", "of": "", "like": 0, "count": 300, "within_s": 10, "distinct": 2, "sample": ["a:1", "b:2"] });
         assert_eq!(said("egress.repeated", &many), "300 more of 2 different names (a:1, b:2) within 10 s");
-        assert_eq!(said("egress.closed", &json!({ "why": "no key" })), "nothing can leave it: no key");
+        assert_eq!(said("egress.closed", &json!({ "why": "no key" })), "egress closed: no key");
     }
 
     #[test]
-    fn nothing_that_a_bay_says_reaches_a_terminal_that_would_obey_it() {
+    fn nothing_that_a_bay_chose_controls_a_terminal() {
         let evil = "a\u{1b}]0;t\u{7}\r\n\u{202e}b";
         let who = json!({ "service": evil, "nested": evil, "process": { "pid": 1, "host_pid": 1, "exe": evil, "argv": [evil] } });
         for kind in [
