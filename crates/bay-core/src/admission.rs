@@ -1,15 +1,15 @@
-//! Whether the host has the memory that bays will take which go on from where they were.
+//! Admission: whether the host has enough memory for bays that are restored from memory checkpoints.
 //!
-//! What was kept of a bay comes back as fast as the disk gives it, so many of them at once could use up the host before
-//! anybody can look. Each is let in by what the kernel says is available at that moment, less what stays with the host,
-//! less what those that were let in and are still on their way have not taken yet:
+//! A restore reads memory as fast as the disk delivers it, so many restores at once could use up the host's memory.
+//! Each restore is admitted by what the kernel reports as available at that moment, less the host's reserve, less
+//! what admitted restores have not taken yet:
 //!
 //! ```text
-//!  fits                                        let in; counted until it is back
-//!  does not fit, others are on their way       waits for one of them, then looks again
-//!  does not fit, and nobody is on the way      refused
+//!  fits                                        admitted; counted until its restore is done
+//!  does not fit, others are under way          waits until one of them is done, then checks again
+//!  does not fit, and no other is under way     refused
 //! ```
-//! A kernel that does not tell lets everybody in.
+//! If the kernel does not report what is available, every restore is admitted.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,25 +17,25 @@ use std::time::Duration;
 use bay_types::{CoreError, ErrorCode, Hint};
 use tokio::sync::Notify;
 
-/// What stays with the host when nobody says otherwise: this part of its memory …
+/// The host's reserve unless the operator sets another: this part of its memory …
 const RESERVE_SHARE: u64 = 20;
-/// … and never less than this.
+/// … and at least this.
 const RESERVE_LEAST: u64 = 256 << 20;
-/// How long a bay waits for those before it.
+/// How long a bay waits for earlier restores.
 const TURN_WITHIN: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
 pub(crate) struct Admission {
-    /// Stays with the host, in bytes.
+    /// The host's reserve in bytes.
     reserve: u64,
-    /// Asks how many bytes can be had without swapping.
+    /// Returns how many bytes are available without swapping.
     available: fn() -> Option<u64>,
-    /// What those that were let in take.
+    /// What the admitted restores take, in bytes.
     taking: Mutex<u64>,
     done: Notify,
 }
 
-/// Counts until dropped.
+/// An admitted restore. It counts until dropped.
 #[derive(Debug)]
 pub(crate) struct Admitted<'a> {
     by: &'a Admission,
@@ -49,18 +49,18 @@ impl Drop for Admitted<'_> {
     }
 }
 
-/// What is missing, in bytes.
+/// How much memory is missing. All sizes are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shortage {
     needed: u64,
     room: u64,
     reserve: u64,
-    /// Others are on their way; when they are back there may be room.
+    /// Other restores are under way; there may be room when they are done.
     busy: bool,
 }
 
 impl Shortage {
-    /// For a caller, who knows what to do instead.
+    /// The error for a caller, who knows what to do `next`.
     pub(crate) fn refusal(&self, what: &str, hint: impl Into<Hint>) -> CoreError {
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
         let Self { needed, room, reserve, busy } = *self;
@@ -79,7 +79,7 @@ impl Shortage {
 }
 
 impl Admission {
-    /// With so many MiB for the host, or with the usual share of what it has.
+    /// With this reserve, or with the default share of the host's memory.
     pub(crate) fn new(reserve_mib: Option<u64>, host_mib: u64) -> Self {
         let usual = || (host_mib.saturating_mul(1 << 20) / RESERVE_SHARE).max(RESERVE_LEAST);
         let reserve = reserve_mib.map_or_else(usual, |mib| mib.saturating_mul(1 << 20));
@@ -99,13 +99,13 @@ impl Admission {
         Err(Shortage { needed, room, reserve: self.reserve, busy: taking > 0 })
     }
 
-    /// Whether so much could be had now. Promises nothing.
+    /// Whether there is memory for a restore now. This reserves nothing.
     pub(crate) fn fits(&self, needed: u64) -> Result<(), Shortage> {
         let taking = *self.taking();
         self.look(needed, taking)
     }
 
-    /// Lets one in, or says what is missing.
+    /// Admits a restore, or returns what is missing.
     pub(crate) fn enter(&self, needed: u64) -> Result<Admitted<'_>, Shortage> {
         let mut taking = self.taking();
         self.look(needed, *taking)?;
@@ -113,13 +113,13 @@ impl Admission {
         Ok(Admitted { by: self, bytes: needed })
     }
 
-    /// The same, after those before it are back where that is what it takes.
+    /// Admits a restore, if necessary after restores that are under way.
     pub(crate) async fn enter_in_turn(&self, needed: u64) -> Result<Admitted<'_>, Shortage> {
         let turn = async {
             loop {
                 let done = self.done.notified();
                 tokio::pin!(done);
-                // Before the look: an end in between is not missed.
+                // Before the check, so that an end in between is not missed.
                 done.as_mut().enable();
                 match self.enter(needed) {
                     Err(shortage) if shortage.busy => done.await,
@@ -152,13 +152,13 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A host with 1,000 MiB available, of which 100 stay.
+    /// A host with 1,000 MiB available and a reserve of 100.
     fn host() -> Admission {
         Admission { available: || Some(1000 * MIB), ..Admission::new(Some(100), 0) }
     }
 
     #[test]
-    fn what_is_available_is_read_from_what_the_kernel_tells() {
+    fn available_memory_is_read_from_the_kernels_report() {
         let told = "MemTotal:       24619304 kB\nMemFree:         3212 kB\nMemAvailable:   2048 kB\n";
         assert_eq!(available_in(told), Some(2 * MIB));
         assert_eq!(available_in("MemTotal: 1 kB\n"), None);
@@ -166,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn the_host_keeps_a_share_of_its_memory_unless_told_otherwise() {
+    fn the_host_keeps_a_share_of_its_memory_unless_the_operator_sets_another() {
         assert_eq!(Admission::new(None, 20_000).reserve, 1000 * MIB);
         assert_eq!(Admission::new(None, 1000).reserve, RESERVE_LEAST);
         assert_eq!(Admission::new(Some(7), 20_000).reserve, 7 * MIB);
     }
 
     #[test]
-    fn what_is_on_its_way_counts_until_it_is_back() {
+    fn an_admitted_restore_counts_until_it_is_done() {
         let host = host();
         assert_eq!(host.fits(900 * MIB), Ok(()));
         let first = host.enter(600 * MIB).unwrap();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_does_not_fit_beside_the_others_waits_for_them() {
+    async fn a_restore_that_does_not_fit_beside_others_waits_for_them() {
         let host = host();
         let first = host.enter(600 * MIB).unwrap();
         let mut second = Box::pin(host.enter_in_turn(500 * MIB));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_does_not_tell_lets_everybody_in() {
+    fn without_a_report_of_the_kernel_every_restore_is_admitted() {
         let host = Admission { available: || None, ..host() };
         assert!(host.enter(u64::MAX).is_ok());
     }

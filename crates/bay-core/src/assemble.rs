@@ -1,7 +1,7 @@
-//! The core as a whole: made from its parts, at work, and brought to its end.
+//! The life of the core.
 //!
-//! [`Daemon::assemble`] puts together what the caller opened. [`Daemon::begin`] takes up what an earlier daemon left and
-//! starts what runs in the background. [`Daemon::finish`] comes after the last front is closed.
+//! [`Daemon::assemble`] builds it from the parts that the caller opened. [`Daemon::begin`] adopts the bays of an
+//! earlier daemon and starts the background tasks. [`Daemon::finish`] ends it after the last front is closed.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -35,21 +35,21 @@ use crate::{adopt, changes, ledger, notify, reconcile, verbs};
 
 /// How often the pool is checked for free space.
 const GROW_EVERY: Duration = Duration::from_secs(5);
-/// How long a daemon that ends waits until the clients of held requests have their answer.
+/// How long an ending daemon waits until the clients of held requests have their answer.
 const LET_GO_WITHIN: Duration = Duration::from_secs(2);
-/// How long a daemon that ends waits for answers that are under way to reach the bays.
+/// How long an ending daemon waits until answers that are under way have reached the bays.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// How long a daemon that ends waits for the collector to take its last spans.
+/// How long an ending daemon waits for the collector to take its last spans.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
-/// What the core works with.
+/// The parts that the core works with.
 #[derive(Debug)]
 pub struct Parts {
     pub store: Store,
     /// Without a pool, every verb that needs a disk is refused.
     pub pool: Option<Pool>,
     pub backends: Vec<Arc<dyn Backend>>,
-    /// The backend of new bays whose creator names none.
+    /// The backend of a new bay if its creator names none.
     pub backend: BackendName,
     pub data_dir: PathBuf,
     pub pool_dir: PathBuf,
@@ -60,12 +60,12 @@ pub struct Parts {
     pub otlp: Option<Collector>,
     pub egress: EgressConfig,
     pub approvals: ApprovalsConfig,
-    /// Tests: where to die.
+    /// For tests: where the daemon kills itself.
     pub fault: Fault,
 }
 
 impl Daemon {
-    /// Puts the parts together. Nothing runs yet.
+    /// Builds the core from its parts. Nothing runs yet.
     ///
     /// # Errors
     /// If a key, a file of the gateway or the store cannot be used, or the default backend is not among `backends`.
@@ -108,10 +108,10 @@ impl Daemon {
         }))
     }
 
-    /// Takes up what an earlier daemon left, and starts what runs in the background.
+    /// Adopts the bays of an earlier daemon, and starts the background tasks.
     ///
     /// # Errors
-    /// If the store cannot be read, or what an earlier daemon left cannot be put in order.
+    /// If the store cannot be read, or the bays cannot be adopted.
     pub async fn begin(self: &Arc<Self>) -> Result<(), OpenError> {
         self.approvals.restore().await?;
         notify::restore(&self.notify, &self.egress).await;
@@ -136,15 +136,15 @@ impl Daemon {
         self.bays.list().len()
     }
 
-    /// Asks nobody anything more, and sends the clients of held requests away to repeat them later. The daemon's end does
+    /// Asks no new questions, and answers the clients of held requests that they should retry. An ending daemon does
     /// not wait for a person.
     pub async fn stop_asking(&self) {
         self.approvals.close(Duration::ZERO).await;
     }
 
-    /// Ends the work after the last front is closed. Bays go on.
+    /// Ends the core after the last front is closed. The bays keep running.
     pub async fn finish(&self) {
-        // The gateways are still open here: each client of a held request gets its answer by the connection it has.
+        // While the gateways are still open, each client of a held request gets its answer on its own connection.
         self.approvals.close(LET_GO_WITHIN).await;
         let bays = self.bays.list();
         let open: Vec<_> = bays.iter().filter_map(|handle| handle.egress()).collect();
@@ -157,13 +157,13 @@ impl Daemon {
             spans.flush(FLUSH_WITHIN).await;
         }
         if let Err(error) = self.ledger.sign().await {
-            tracing::warn!(message = %error.message, "the last head of the ledger was not kept");
+            tracing::warn!(message = %error.message, "the last head of the ledger could not be stored");
         }
         self.store.close().await;
     }
 }
 
-/// Agents fill the pool without asking; it grows ahead of them while the host's disk has room.
+/// Grows the pool before agents fill it, while the host's disk has space.
 async fn grow_pool(daemon: Arc<Daemon>) {
     let mut is_reported = false;
     loop {
@@ -175,7 +175,7 @@ async fn grow_pool(daemon: Arc<Daemon>) {
                 }
                 is_reported = false;
             }
-            // Once per stretch of trouble, not every few seconds.
+            // Reported once per stretch of failures, not every few seconds.
             Err(error) if !is_reported => {
                 tracing::warn!(message = %error.message, "the pool cannot grow");
                 is_reported = true;

@@ -1,4 +1,4 @@
-//! Who may do what: a pure table of the kinds of principals and the verbs. Every verb asks it first.
+//! Who may do what: a pure table of the kinds of principals and the verbs. Every verb checks it first.
 
 use std::fmt;
 
@@ -71,7 +71,7 @@ verbs! {
     FileWrite = "write a bay's files",
     FileWatch = "watch a bay's files",
     PortList = "list a bay's ports",
-    /// Have what a bay's own processes changed written down.
+    /// Record what the bay's own processes changed.
     ChangeReport = "report its own changes",
     EgressShow = "see a bay's egress",
     /// The rules in force, without where they come from.
@@ -146,7 +146,7 @@ impl From<Refusal> for CoreError {
 pub(crate) fn authorize(kind: Kind, verb: Verb) -> Result<(), Refusal> {
     let may = match kind {
         Kind::Operator => true,
-        // Somebody with the token may be anywhere, and is nobody on this host.
+        // A caller with the token may be anywhere, and is no user of this host.
         Kind::Token => verb != Verb::SecretCommandSet,
         Kind::Bay => matches!(
             verb,
@@ -158,15 +158,15 @@ pub(crate) fn authorize(kind: Kind, verb: Verb) -> Result<(), Refusal> {
                 | Verb::ServicePropose
                 | Verb::ChangeReport
         ),
-        // The checkpoint that a card promises to whoever answers it.
+        // The checkpoint that a card offers to its approver.
         Kind::Approval => verb == Verb::CheckpointCreate,
         Kind::Task => false,
     };
     if may { Ok(()) } else { Err(Refusal::Kind { kind, verb }) }
 }
 
-/// Whether this principal may use this verb on this bay. `None` is a bay that does not exist: a bay that asks about another
-/// one does not learn which of them exist.
+/// Whether this principal may use this verb on this bay. `None` is a bay that does not exist: a bay that names
+/// another bay must not learn which bays exist.
 pub(crate) fn authorize_on(who: &Principal, verb: Verb, bay: Option<BayId>) -> Result<(), Refusal> {
     authorize(who.kind(), verb)?;
     match who.who {

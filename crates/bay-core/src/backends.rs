@@ -1,8 +1,8 @@
-//! The drivers that this daemon has, by name, and what their errors mean to a caller.
+//! The drivers that this daemon has, by name, and how their errors are shown to callers.
 //!
-//! A bay belongs to one backend for life. One whose driver is missing here, because the daemon was started on another host
-//! or without the driver's program, is shown with that reason and left as it is: nothing of its row or disk changes until a
-//! daemon has the driver again.
+//! A bay belongs to one backend for life. This daemon may lack the driver, because it was started on another host or
+//! without the driver's program. Then it shows the bay with that reason, and changes neither its row nor its disk
+//! until a daemon has the driver again.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,7 +30,7 @@ pub(crate) struct Backends {
 
 impl Backends {
     /// # Errors
-    /// The names there are, when `default` is none of them.
+    /// The names of the drivers, if `default` is none of them.
     pub(crate) fn new(drivers: Vec<Arc<dyn Backend>>, default: BackendName) -> Result<Self, String> {
         let drivers: BTreeMap<_, _> = drivers
             .into_iter()
@@ -44,7 +44,7 @@ impl Backends {
         self.drivers.keys().map(BackendName::as_str).collect::<Vec<_>>().join(", ")
     }
 
-    /// The driver for a new bay: the one that was asked for, or the daemon's default.
+    /// The driver for a new bay: the one that the caller named, or the daemon's default.
     pub(crate) fn choose(&self, wanted: Option<&str>) -> Result<(BackendName, &Arc<dyn Backend>), CoreError> {
         let name = wanted.map_or_else(|| self.default.clone(), BackendName::from);
         match self.drivers.get(&name) {
@@ -57,7 +57,7 @@ impl Backends {
         }
     }
 
-    /// The driver of a bay that exists. Where this daemon does not have it, a stand-in that does nothing.
+    /// The driver of an existing bay. If this daemon lacks the driver, a placeholder that does nothing.
     pub(crate) fn of(&self, name: &BackendName) -> BayBackend {
         match self.drivers.get(name) {
             Some(driver) => BayBackend { driver: Arc::clone(driver), missing: None },
@@ -74,7 +74,7 @@ impl Backends {
 #[derive(Debug, Clone)]
 pub(crate) struct BayBackend {
     pub(crate) driver: Arc<dyn Backend>,
-    /// Why there is none.
+    /// Why this daemon lacks the driver.
     pub(crate) missing: Option<String>,
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn without_driver(bay: &BayName, why: &str) -> CoreError {
     )
 }
 
-/// What a backend's error is to a caller of the API.
+/// Converts a backend's error for callers of the API.
 pub(crate) fn refusal(error: &BackendError) -> CoreError {
     match error {
         BackendError::Disk(error) => return (**error).clone(),
@@ -162,7 +162,7 @@ pub(crate) fn refusal(error: &BackendError) -> CoreError {
     )
 }
 
-/// Stands in for a driver that this daemon does not have.
+/// The placeholder for a driver that this daemon lacks.
 #[derive(Debug)]
 struct Missing(BackendName);
 
@@ -208,7 +208,7 @@ impl Backend for Missing {
         Err(self.error())
     }
 
-    /// Nobody knows. Whoever acts on what is gone asks first whether there is a driver.
+    /// The true state is unknown. Callers check for the driver before they act on this.
     async fn inspect(&self, _: BayId, _: &RuntimeHandle) -> Seen {
         Seen::Gone
     }

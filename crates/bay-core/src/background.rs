@@ -1,8 +1,8 @@
-//! Work off the async threads, and work that does not end with its caller.
+//! Work that must not run on the async threads, and work that continues when its caller is gone.
 
 use bay_types::CoreError;
 
-/// Runs blocking work; a panic in it becomes an error of ours, not the end of the daemon.
+/// Runs blocking work. A panic in it becomes an error and does not end the daemon.
 pub(crate) async fn blocking<T, F>(work: F) -> Result<T, CoreError>
 where
     T: Send + 'static,
@@ -11,7 +11,7 @@ where
     tokio::task::spawn_blocking(work).await.map_err(|e| CoreError::internal(&e))?
 }
 
-/// Runs work to its end even when the caller hangs up in the middle.
+/// Runs work to its end even if the caller hangs up.
 pub(crate) async fn to_the_end<T, F>(work: F) -> Result<T, CoreError>
 where
     T: Send + 'static,

@@ -1,4 +1,4 @@
-//! Bytes of any length on their way to or from a client, at the pace of whoever reads them.
+//! Streams of bytes of any length to or from a client, at the pace of the reader.
 
 use std::pin::Pin;
 
@@ -9,29 +9,29 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
-/// Why a stream broke off. A front puts a [`CoreError`](bay_types::CoreError) into words for the reader, if the form of the
-/// stream has a place for it. Nobody decides by anything else: it is logged, and the reader sees the stream end early.
+/// Why a stream ended early. If it is a [`CoreError`](bay_types::CoreError) and the form of the stream has a place for it,
+/// a front shows it to the reader. Otherwise it is only logged, and the reader sees the early end.
 pub type StreamError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Bytes in pieces. A stream that ends with an error was cut short.
+/// Bytes in pieces. An error as the last item means that the stream was cut short.
 pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, StreamError>> + Send>>;
 
-/// The values that come out of a channel, until its senders are gone.
+/// The values of a channel, until all senders are dropped.
 pub fn received<T>(from: mpsc::Receiver<T>) -> impl Stream<Item = T> {
     futures_util::stream::unfold(from, |mut from| async move { from.recv().await.map(|value| (value, from)) })
 }
 
-/// The bytes that come out of a channel.
+/// The bytes of a channel, until all senders are dropped.
 pub(crate) fn received_bytes(from: mpsc::Receiver<Bytes>) -> ByteStream {
     Box::pin(received(from).map(Ok))
 }
 
-/// The bytes that come out of a channel, until an error of the core.
+/// The bytes of a channel, until all senders are dropped or an error of the core.
 pub(crate) fn received_until_error(from: mpsc::Receiver<Result<Bytes, CoreError>>) -> ByteStream {
     Box::pin(received(from).map(|piece| piece.map_err(Into::into)))
 }
 
-/// The body of a guest's answer.
+/// The body of an answer of the guest.
 pub(crate) fn body(body: Incoming) -> ByteStream {
     Box::pin(body.into_data_stream().map_err(Into::into))
 }

@@ -1,13 +1,14 @@
-//! Which files changed in a workspace while an exec ran: looked at from the outside, after its end, by nobody's request.
+//! Which files changed in a workspace while an exec ran. The daemon compares from outside, after the exec ended,
+//! without a request.
 //!
 //! ```text
 //!   exec starts ──► the time by the clock of files, and (beside it) the workspace's generation are noted
 //!   exec ends ──► its window waits ──► a round: write out, look, event `exec.files` ──► at least ROUND_EVERY of rest
 //! ```
 //!
-//! No exec waits for any of this. A round serves all windows of all bays with one write-out, and looks at what changed
-//! only. What a round finds is what changed *while* an exec ran, by whomever: execs that overlap share it. The daemon's death loses
-//! windows that wait, and nothing else.
+//! No exec waits for this. A round serves all waiting execs of all bays with one flush, and reads only what changed.
+//! A round finds what changed *while* an exec ran, whoever changed it: execs that overlap share it. If the daemon
+//! dies, only waiting windows are lost.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,21 +25,20 @@ use tokio::sync::Notify;
 use crate::background::blocking;
 use crate::channel::plain_text;
 
-/// Rest between two rounds: so often at most is the pool asked to write out what waits.
+/// The pause between two rounds. The pool flushes at most this often.
 const ROUND_EVERY: Duration = Duration::from_secs(1);
-/// Windows of one bay that one round looks at. A bay that runs more commands than this in a second gets no summaries for
-/// the others.
+/// How many windows of one bay one round serves. If a bay runs more commands in a second, the others get no summary.
 const MAX_WINDOWS: usize = 64;
-/// While less than this waits in memory to be written to the pool, all of it is written out before a look. More is left to
-/// the kernel's own pace, and only what costs little is made visible.
+/// If less than this waits in memory for the pool, a round flushes all of it first. If more waits, the kernel writes
+/// it at its own pace, and the round makes visible only what costs little.
 const SMALL_WRITE: u64 = 256 << 20;
 
-/// How far the clock of files may run behind, for an exec that an earlier daemon started.
+/// How far the clock of files may be behind, for an exec that an earlier daemon started.
 const CLOCK_LAG: SignedDuration = SignedDuration::from_millis(50);
-/// Execs for which a beginning is noted at the same time.
+/// For how many running execs the daemon notes the beginning.
 const MAX_BEGUN: usize = 65_536;
 
-/// Windows that wait, and what was noted for execs that run.
+/// Windows that wait, and what was noted for running execs.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     began: Mutex<HashMap<ExecId, Began>>,
@@ -49,7 +49,7 @@ pub(crate) struct Changes {
 #[derive(Debug, Clone, Copy)]
 struct Began {
     from: Timestamp,
-    /// Where in the workspace's history it was; 0 while nobody has looked.
+    /// The workspace's generation at that time; 0 if it was not read.
     generation: u64,
 }
 
@@ -58,7 +58,7 @@ struct Waiting {
     exec: ExecId,
     number: u64,
     window: Window,
-    /// Where in the workspace's history the exec began; 0 when nobody noted it.
+    /// The workspace's generation when the exec began; 0 if nobody noted it.
     since: u64,
 }
 
@@ -67,7 +67,7 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Changes {
-    /// An exec is about to start. Costs a look at a clock, a lock and an insertion.
+    /// Notes that an exec is about to start. This costs reading a clock, a lock and an insertion.
     pub(crate) fn exec_begins(&self, id: ExecId) {
         let began = Began { from: file_clock(), generation: 0 };
         let mut all = hold(&self.began);
@@ -76,7 +76,7 @@ impl Changes {
         }
     }
 
-    /// Notes where the workspace's history is. Off the path of the exec: without it a look only takes longer.
+    /// Notes the workspace's generation, beside the start of the exec. Without it, the comparison only takes longer.
     pub(crate) fn exec_began(&self, pool: &Pool, bay: BayId, id: ExecId) {
         if let Ok(generation) = pool.workspace_generation(bay)
             && let Some(began) = hold(&self.began).get_mut(&id)
@@ -85,7 +85,7 @@ impl Changes {
         }
     }
 
-    /// An exec is over. Costs two locks and a push.
+    /// Queues the window of an exec that ended. This costs two locks and a push.
     pub(crate) fn exec_ended(&self, row: &ExecRow) {
         let Began { from, generation: since } = hold(&self.began).remove(&row.id).unwrap_or_else(|| Began {
             from: row.started_at.checked_sub(CLOCK_LAG).unwrap_or(row.started_at),
@@ -103,7 +103,7 @@ impl Changes {
     }
 }
 
-/// Rounds for as long as the daemon lives.
+/// Runs rounds for the life of the daemon.
 pub(crate) async fn watch(all: Arc<Changes>, store: Store, pool: Pool) {
     loop {
         all.wake.notified().await;
@@ -141,17 +141,17 @@ async fn round(store: &Store, pool: &Pool, waiting: HashMap<BayId, Vec<Waiting>>
             Ok(found) => {
                 for (exec, mut changes) in found.into_iter().filter(|(_, changes)| !changes.is_empty()) {
                     changes.at_least |= flush == Flush::Names;
-                    tell(store, bay, &exec, changes).await;
+                    record(store, bay, &exec, changes).await;
                 }
             }
-            // A bay that was removed meanwhile has no workspace to look at.
+            // A bay that was removed meanwhile has no workspace.
             Err(error) => tracing::debug!(%bay, message = %error.message, "changes were not looked at"),
         }
     }
     tracing::debug!(?flush, ?written_out, all = ?began.elapsed(), "looked at what execs changed");
 }
 
-async fn tell(store: &Store, bay: BayId, exec: &Waiting, mut changes: FileChanges) {
+async fn record(store: &Store, bay: BayId, exec: &Waiting, mut changes: FileChanges) {
     for name in &mut changes.names {
         *name = plain_text(name);
     }

@@ -1,10 +1,11 @@
 //! The daemon's side of the guest protocol.
 //!
-//! Nothing a guest says is believed: bodies and lines are bounded, every wait has a deadline, error texts are cut and
-//! stripped of control characters before anybody sees them. A guest can only make its own bay look odd.
+//! The daemon trusts nothing that a guest sends. Bodies and lines are bounded, every wait has a deadline, and error
+//! texts are clipped and stripped of control characters. A guest can only make its own bay look odd.
 //!
-//! Plain requests share a few warm connections; a stale one is replaced once without the caller noticing, which is
-//! harmless because every request of the protocol may be repeated. Streams and upgrades get a connection of their own.
+//! Plain requests share a few warm connections. If a warm connection is stale, the channel sends the request once
+//! more on a fresh one, without the caller noticing; every request of the protocol may be repeated. Streams and
+//! upgrades get a connection of their own.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,11 +33,11 @@ use crate::guest_hints;
 
 /// How long a guest may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How long a connection waits while there may be none.
+/// How long a request waits while connections are not allowed.
 const GATE_WITHIN: Duration = Duration::from_secs(60);
 /// How long a guest may take to answer a plain request.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Longest answer to a plain request: one exec's status with its arguments escaped at their worst.
+/// Longest answer to a plain request: the status of one exec, with its arguments escaped in the worst way.
 const MAX_ANSWER: usize = 8 << 20;
 /// Longest answer to an upload.
 const MAX_WRITE_ANSWER: usize = 64 * 1024;
@@ -49,7 +50,7 @@ const READ_BUFFER: usize = 256 * 1024;
 /// Warm connections kept per bay.
 const MAX_IDLE: usize = 4;
 
-/// What is sent to a guest.
+/// A body that is sent to a guest.
 type Body = UnsyncBoxBody<Bytes, StreamError>;
 
 type Sender = SendRequest<Body>;
@@ -60,7 +61,7 @@ fn body_of(bytes: Bytes) -> Body {
 
 /// An answer of any length.
 pub struct Answer {
-    /// How long it is, if the guest reported it.
+    /// Its length, if the guest reported it.
     pub length: Option<u64>,
     pub bytes: ByteStream,
 }
@@ -71,18 +72,18 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// The way to one bay's guest.
+/// The channel to one bay's guest.
 pub(crate) struct GuestChannel {
     backend: Arc<dyn Backend>,
     bay: BayId,
     idle: Mutex<Vec<Sender>>,
-    /// Read while a connection is made, written for as long as there may be none.
+    /// Locked for reading while a connection is made, and for writing while none is allowed.
     gate: Arc<RwLock<()>>,
     /// How often all connections were cut.
     cuts: watch::Sender<u64>,
 }
 
-/// Nobody is connected to the guest until this is dropped.
+/// While this exists, nobody is connected to the guest.
 pub(crate) type Closed = OwnedRwLockWriteGuard<()>;
 
 impl fmt::Debug for GuestChannel {
@@ -91,7 +92,7 @@ impl fmt::Debug for GuestChannel {
     }
 }
 
-/// One request that may be sent again.
+/// A request that may be repeated.
 #[derive(Clone)]
 struct Plain<'a> {
     method: Method,
@@ -100,7 +101,7 @@ struct Plain<'a> {
     upgrade: Option<Frames>,
 }
 
-/// A request for frames, and what the client calls its input.
+/// A request for frames, and the client's name for its input.
 #[derive(Debug, Clone, Copy)]
 struct Frames {
     input: Option<InputId>,
@@ -137,13 +138,13 @@ impl GuestChannel {
         Self { backend, bay, idle: Mutex::default(), gate: Arc::default(), cuts: watch::Sender::new(0) }
     }
 
-    /// Forgets warm connections: the guest they led to is gone.
+    /// Drops warm connections, because the guest behind them is gone.
     pub(crate) fn reset(&self) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Ends every connection, and holds up new ones until what it returns is dropped. Requests that were on their way are
-    /// sent again then; streams end, and whoever follows one comes back.
+    /// Ends every connection, and delays new ones until the returned guard is dropped. Requests that were under way
+    /// are repeated then. Streams end, and their readers reconnect.
     pub(crate) async fn close(&self) -> Closed {
         let closed = Arc::clone(&self.gate).write_owned().await;
         self.cuts.send_modify(|count| *count += 1);
@@ -151,7 +152,7 @@ impl GuestChannel {
         closed
     }
 
-    /// A plain request with a JSON answer.
+    /// Sends a plain request and parses the JSON answer.
     pub(crate) async fn json<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -164,7 +165,7 @@ impl GuestChannel {
             .map_err(|e| self.odd(&format!("its answer to {path} is not what it should be: {e}")))
     }
 
-    /// A plain request whose answer is taken whole.
+    /// Sends a plain request and reads the whole answer.
     pub(crate) async fn bytes(
         &self,
         method: Method,
@@ -176,7 +177,7 @@ impl GuestChannel {
         let cuts = *self.cuts.borrow();
         let exchanged = tokio::time::timeout(within, self.exchange(&plain)).await;
         if !matches!(exchanged, Ok(Ok(_))) && *self.cuts.borrow() != cuts {
-            // Every request of the protocol may be repeated, and this one was not the guest's fault.
+            // Connections were cut by the daemon, not by the guest. Every request of the protocol may be repeated.
             drop(self.gate.read().await);
             let again = tokio::time::timeout(within, self.exchange(&plain)).await;
             return again.map_err(|_| self.silent(path, within))?;
@@ -199,7 +200,7 @@ impl GuestChannel {
         Ok(bytes)
     }
 
-    /// Sends over a warm connection, or over a fresh one when the warm one turns out dead.
+    /// Sends over a warm connection, or over a fresh one if the warm one is dead.
     async fn send(&self, plain: &Plain<'_>) -> Result<(Response<Incoming>, Sender), CoreError> {
         while let Some(mut sender) = self.warm() {
             if let Ok(response) = sender.send_request(plain.request()?).await {
@@ -244,15 +245,15 @@ impl GuestChannel {
             .handshake(TokioIo::new(GuestConnection::new(stream, self.cuts.subscribe())))
             .await
             .map_err(|e| self.unreachable(&bay_types::error::chain(&e)))?;
-        // The task ends with the connection: when the guest goes, or when its sender is dropped.
+        // The task ends with the connection: when the guest ends, or when the sender is dropped.
         tokio::spawn(async move {
             let _ = connection.with_upgrades().await;
         });
         Ok(sender)
     }
 
-    /// Asks for an answer of any length, on a connection of its own. The deadline is for the answer's head; the bytes come at
-    /// the guest's pace, and end when the reader goes away.
+    /// Requests an answer of any length, on a connection of its own. The deadline is for the answer's head. The bytes
+    /// come at the guest's pace, and end when the reader is dropped.
     pub(crate) async fn read(&self, path: &str) -> Result<Answer, CoreError> {
         let request = Request::get(path).body(body_of(Bytes::new())).map_err(|e| CoreError::internal(&e))?;
         let response = self.stream(request, Some(ANSWER_WITHIN)).await?;
@@ -261,8 +262,9 @@ impl GuestChannel {
         Ok(Answer { length, bytes: byte_stream::body(response.into_body()) })
     }
 
-    /// Sends bytes of any length, on a connection of its own, and returns the answer. There is no deadline for the answer's
-    /// head: it comes after the last byte, and the sender sets the pace. An answer that does not come whole is empty.
+    /// Sends bytes of any length, on a connection of its own, and returns the answer. There is no deadline for the
+    /// answer's head: it comes after the last byte, and the sender sets the pace. If the answer is incomplete, it is
+    /// returned empty.
     pub(crate) async fn write(
         &self,
         path: &str,
@@ -303,7 +305,7 @@ impl GuestChannel {
         Err(self.refusal(parts.status, body).await)
     }
 
-    /// Turns a connection into a stream of frames. `input` is what the client calls its input.
+    /// Turns a connection into a stream of frames. `input` is the client's name for its input.
     pub(crate) async fn upgrade(
         &self,
         path: &str,
@@ -314,7 +316,7 @@ impl GuestChannel {
         let cuts = *self.cuts.borrow();
         let upgraded = self.upgrade_once(&plain).await;
         if upgraded.is_err() && *self.cuts.borrow() != cuts {
-            // As for a plain request: an exec that was started already is found by its id.
+            // As for a plain request: the guest finds an exec that was already started by its id.
             drop(self.gate.read().await);
             return self.upgrade_once(&plain).await;
         }
@@ -337,7 +339,7 @@ impl GuestChannel {
         Ok(FrameStream { upgraded, received })
     }
 
-    /// The guest's own error, made safe to show.
+    /// The guest's error, made safe to show.
     async fn refusal(&self, status: StatusCode, body: Incoming) -> CoreError {
         let read = tokio::time::timeout(ANSWER_WITHIN, Limited::new(body, MAX_ERROR).collect()).await;
         let said = match read {
@@ -367,7 +369,7 @@ impl GuestChannel {
     }
 
     fn odd(&self, why: &str) -> CoreError {
-        // Parsers quote what they did not understand: megabytes of it would fill the log.
+        // Parsers quote what they did not understand, and megabytes of it would fill the log.
         let why = plain_text(why);
         tracing::warn!(bay = %self.bay, why, "a guest broke the protocol");
         CoreError::new(
@@ -394,7 +396,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guest_s_words_cannot_move_the_cursor_or_fill_the_screen() {
+    fn text_of_a_guest_cannot_move_the_cursor_or_fill_the_screen() {
         let text = plain_text(&format!("\x1b]52;c;x\x07\r{}", "y".repeat(5000)));
         assert!(!text.chars().any(char::is_control));
         assert_eq!(text.chars().count(), MAX_ERROR_TEXT + 1);

@@ -1,7 +1,7 @@
-//! Kept output on its way to a caller, held against the hashes on record.
+//! Stored output on its way to a caller, checked against the recorded hashes.
 //!
-//! The bytes come from files that root in the bay can write, through the guest or read by the daemon. Every frame is passed
-//! on as it is; only the last one, the exit, gets what the check came to.
+//! The bytes come from files that root in the bay can write, through the guest or read by the daemon. Every frame is
+//! passed on unchanged, except the last one: the exit gets the result of the check.
 
 use bay_guest::spool::Check;
 use bay_store::ExecRow;
@@ -14,10 +14,11 @@ use tokio::sync::mpsc;
 
 use crate::byte_stream::{self, ByteStream};
 
-/// Pieces on their way to a slow reader; each is at most what the guest sent at once, and a frame.
+/// Pieces on their way to a slow reader. Each is at most what the guest sent at once, plus a frame.
 const IN_FLIGHT: usize = 2;
 
-/// Kept output with the check of its hashes in its exit. `row` is an exec that is over; its output is read from `since` on.
+/// Stored output, with the result of the check in its exit. `row` is an exec that is over; its output is read from
+/// `since` on.
 pub(crate) fn checked(from: ByteStream, row: &ExecRow, since: u64) -> ByteStream {
     let (to, checked) = mpsc::channel(IN_FLIGHT);
     let hashes = row.output_hashes.clone();
@@ -33,12 +34,12 @@ struct Checking {
     check: Check,
     hashes: Option<Vec<OutputHash>>,
     since: u64,
-    /// Bytes that the command wrote, as it was recorded.
+    /// Bytes that the command wrote, as recorded.
     wrote: u64,
 }
 
 impl Checking {
-    /// The same frame, or the exit with what the check came to.
+    /// Returns the frame unchanged, or the exit with the result of the check.
     fn frame(&mut self, frame: &Frame, as_it_is: Bytes) -> Bytes {
         let expected = self.hashes.as_deref().unwrap_or_default();
         match frame {
@@ -47,7 +48,8 @@ impl Checking {
             Frame::Gap(gap) => self.check.gap(gap.dropped),
             Frame::Exit(exit, _) => {
                 let check = match self.check.finish(self.hashes.as_deref()) {
-                    // Nothing was read and nothing is known of it, though there was output: that is not the same as intact.
+                    // There was output, but nothing was read and nothing is known of it. That does not count as
+                    // intact.
                     OutputCheck::Intact
                         if self.hashes.as_ref().is_none_or(Vec::is_empty) && self.wrote > self.since =>
                     {
@@ -92,7 +94,7 @@ async fn pass(mut from: ByteStream, mut checking: Checking, to: mpsc::Sender<Res
                     }
                 }
                 Ok(None) => break,
-                // The reader finds out by itself.
+                // The reader sees the broken frame itself.
                 Err(_) => {
                     let _ = to.send(Ok(buffer.freeze())).await;
                     return;

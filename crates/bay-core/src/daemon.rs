@@ -1,4 +1,4 @@
-//! What every service and reconciler shares.
+//! What all verbs and reconcilers share.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -28,9 +28,9 @@ use crate::registry::{BayHandle, Registry};
 use crate::secrets::Vault;
 use crate::telemetry::Telemetry;
 
-/// Bundles uploaded at once. The pool's own work needs blocking threads too, and there are not endlessly many.
+/// Uploads of bundles at the same time. Each takes a blocking thread, which the pool's own work needs too.
 pub(crate) const MAX_UPLOADS: usize = 32;
-/// How long one more waits for its turn.
+/// How long another upload waits for its turn.
 const UPLOAD_TURN_WITHIN: Duration = Duration::from_secs(30);
 /// How long a removal waits for bays that are being made.
 const ALONE_WITHIN: Duration = Duration::from_secs(5);
@@ -41,28 +41,29 @@ pub struct Daemon {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) egress: Arc<GatewaySettings>,
     pub(crate) secrets: Vault,
-    /// Set once the pool is open; whatever needs disk before that is told to come back.
+    /// Set once the pool is open. Before that, verbs that need a disk answer that the caller should retry.
     pub(crate) pool: OnceLock<Pool>,
     pub(crate) backends: Backends,
     pub(crate) bays: Registry,
-    /// Starts the reconciler of a bay. Verbs stand below the reconcilers and do not name them.
+    /// Starts the reconciler of a bay. Verbs are below the reconcilers and do not name them.
     pub(crate) start_reconciler: fn(Arc<Daemon>, Arc<BayHandle>),
     pub(crate) fault: Fault,
     pub(crate) host: HostSize,
-    /// Lets bays in that go on from their memory.
+    /// Admits bays that are restored from memory checkpoints.
     pub(crate) admission: Admission,
     pub(crate) data_dir: PathBuf,
     pub(crate) pool_dir: PathBuf,
     pub(crate) started_at: Timestamp,
-    /// One import at a time: a second one for the same image finds the first one's result.
+    /// One import at a time. A second import of the same image finds the result of the first.
     pub(crate) importing: Mutex<()>,
-    /// Read while a bay is made from an image and a repository, written while one of those is removed.
+    /// Locked for reading while a bay is made from an image and a repository, and for writing while one of those is
+    /// removed.
     pub(crate) making: RwLock<()>,
-    /// What all bays used a moment ago.
+    /// What all bays used when it was last measured.
     pub(crate) last_usage: LastUsage,
-    /// Each upload of a bundle holds a blocking thread for as long as its sender takes.
+    /// Each upload of a bundle occupies a blocking thread until its sender is done.
     pub(crate) uploads: Semaphore,
-    /// Each comparison of trees holds a blocking thread, a snapshot and much memory.
+    /// Each comparison of trees needs a blocking thread, a snapshot and much memory.
     pub(crate) diffs: Arc<Semaphore>,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) changes: Arc<Changes>,
@@ -72,8 +73,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// What a new bay may ask for at this moment. A pool that does not tell its size refuses nothing here; it is full
-    /// when it is full.
+    /// The limits that a new bay may have now. If the pool does not report its size, it sets no limit here.
     pub(crate) fn room(&self) -> HostSize {
         let capacity = self.pool.get().and_then(|pool| pool.capacity().ok());
         HostSize { disk_mib: capacity.map_or(self.host.disk_mib, |bytes| bytes >> 20), ..self.host }
@@ -89,8 +89,8 @@ impl Daemon {
         })
     }
 
-    /// Keeps bays from being made while something they are made from is removed. A fetch or import that takes long wins:
-    /// waiting for it would hold up every new bay.
+    /// Excludes the making of bays while something is removed that they are made from. A fetch or import that takes
+    /// long has precedence: waiting for it would delay every new bay.
     pub(crate) async fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>, CoreError> {
         tokio::time::timeout(ALONE_WITHIN, self.making.write()).await.map_err(|_| {
             CoreError::new(
@@ -101,7 +101,7 @@ impl Daemon {
         })
     }
 
-    /// A place among those who upload.
+    /// The turn for an upload.
     pub(crate) async fn upload_turn(&self) -> Result<SemaphorePermit<'_>, CoreError> {
         match tokio::time::timeout(UPLOAD_TURN_WITHIN, self.uploads.acquire()).await {
             Ok(Ok(turn)) => Ok(turn),
@@ -123,8 +123,8 @@ impl Daemon {
         blocking(move || work(&pool).map_err(|e| e.to_api())).await
     }
 
-    /// The bay as it is this very moment. The reconciler hears of a death within milliseconds; until it has written that
-    /// down, nobody shall be told that the bay runs.
+    /// The bay as it is at this moment. The reconciler notices a death within milliseconds. Until it has stored that,
+    /// no caller must read that the bay runs.
     pub(crate) async fn view_now(&self, handle: &BayHandle) -> BayView {
         let mut view = self.view(handle);
         let record = handle.row().runtime;
@@ -135,7 +135,7 @@ impl Daemon {
         {
             let row = handle.row();
             (view.state, view.reason) = match row.thaw_from {
-                // Everything that ran is on disk: its end is no loss.
+                // All processes are on disk, so the end of the runtime is no loss.
                 Some(from) if row.desired == Desired::Paused => (State::Paused, paused_on(from.checkpoint)),
                 _ => (State::Stopped, "the guest died just now".to_owned()),
             };
@@ -146,7 +146,7 @@ impl Daemon {
 
     pub(crate) fn view(&self, handle: &BayHandle) -> BayView {
         let row = handle.row();
-        // What is on record of a bay whose driver is missing is kept, but nobody knows whether it is true.
+        // The recorded state of a bay without its driver is kept, but nobody can check it.
         let (state, reason, capabilities) = match &handle.driver_missing {
             Some(why) => (State::Failed, why.clone(), None),
             None => (row.state, row.reason, Some(handle.backend.capabilities())),
@@ -178,7 +178,7 @@ impl Daemon {
     }
 }
 
-/// Why a bay is paused whose processes are all in a checkpoint.
+/// The reason of a bay that is paused on disk.
 pub(crate) fn paused_on(checkpoint: CheckpointName) -> String {
     format!("on disk as {checkpoint}; it outlives a reboot")
 }

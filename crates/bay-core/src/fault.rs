@@ -1,14 +1,14 @@
-//! Faults on purpose, so that tests can show what a `kill -9` at the worst moment leaves behind.
+//! Injected faults, so that tests can show what a `kill -9` at the worst moment leaves behind.
 //!
-//! `runtime:STEP` makes the runtime helper stop dead before that step. `daemon:POINT` makes the daemon kill itself:
-//! * `after-intent`: a wish is committed, nothing is done yet
-//! * `after-disk`: a bay's subvolumes exist, the store does not know
+//! `runtime:STEP` makes the runtime helper stop before that step. `daemon:POINT` makes the daemon kill itself:
+//! * `after-intent`: a desired state is stored, nothing is done yet
+//! * `after-disk`: a bay's subvolumes exist, the store does not know of them
 //! * `bay-stands-still`: a bay is frozen for a checkpoint
-//! * `after-snapshot`: the files of a checkpoint are taken, nobody knows of them
-//! * `after-start`: a guest runs, the store does not know
-//! * `before-ack`: all is done and written down, the caller has not heard
+//! * `after-snapshot`: the snapshots of a checkpoint exist, the store does not know of them
+//! * `after-start`: a guest runs, the store does not know of it
+//! * `before-ack`: everything is done and stored, the caller has no answer yet
 
-/// Where the daemon may be told to die.
+/// Where the daemon can kill itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Point {
     AfterIntent,
@@ -30,7 +30,7 @@ impl Point {
     ];
 }
 
-/// The fault this daemon was started with, if any.
+/// The fault that this daemon was started with, if any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fault {
     daemon: Option<Point>,
@@ -42,7 +42,7 @@ impl Fault {
     /// Reads `runtime:STEP` or `daemon:POINT`.
     ///
     /// # Errors
-    /// Says what does not fit.
+    /// If the text names no fault.
     pub fn parse(text: Option<&str>) -> Result<Self, String> {
         let Some(text) = text else { return Ok(Self::default()) };
         match text.split_once(':') {
@@ -57,7 +57,7 @@ impl Fault {
         }
     }
 
-    /// Dies here when told to.
+    /// Kills the daemon if this is the point of its fault.
     pub(crate) fn at(&self, point: Point) {
         if self.daemon == Some(point) {
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);

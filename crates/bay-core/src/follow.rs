@@ -1,8 +1,9 @@
-//! Reads the events of a running guest: the ends of execs arrive here.
+//! Follows the events of a running guest: the ends of execs arrive here.
 //!
-//! A guest is asked once which protocol it speaks: one that an older release left running may speak another, and then
-//! its bay says so. After each connect the open execs are asked for one by one, so that what ended while nobody listened
-//! is written down too. A guest that sends nonsense is read slowly, one that sends endless lines is cut off; neither costs anybody else.
+//! The daemon asks a guest once which protocol it speaks. A guest that an older release started may speak another
+//! one, and then the bay's reason says so. After each connect, the daemon asks for the open execs one by one, so that
+//! ends which nobody read are recorded too. The daemon reads a guest that sends nonsense slowly, and disconnects one
+//! that sends endless lines. Neither costs other bays anything.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,16 +24,16 @@ use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 use crate::verbs::{execs, inside};
 
-/// Longest line of the event stream: the longest definition of a service, and what is around it.
+/// Longest line of the event stream: the longest definition of a service and its envelope.
 const MAX_LINE: usize = ServiceSpec::MAX_BYTES + 64 * 1024;
-/// Lines that meant nothing after which a guest has to wait.
+/// After this many meaningless lines, the daemon reads the guest more slowly.
 const NOISE: u32 = 256;
 const NOISE_PAUSE: Duration = Duration::from_millis(200);
 /// Waits between attempts to connect.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MOST: Duration = Duration::from_secs(10);
 
-/// Returns when its owner says that the guest is gone, and everything was read that the guest had sent by then.
+/// Returns when `gone` says that the guest is gone, and everything was read that the guest had sent by then.
 pub async fn follow(daemon: Arc<Daemon>, handle: Arc<BayHandle>, mut gone: watch::Receiver<bool>) {
     let mut wait = RETRY_FIRST;
     let mut understood = false;
@@ -47,17 +48,18 @@ pub async fn follow(daemon: Arc<Daemon>, handle: Arc<BayHandle>, mut gone: watch
         }
         .await;
         tracing::debug!(bay = %handle.name, why = ended.err().as_deref(), "the event stream of a guest ended");
-        // A stream that lived is worth coming back to at once; one that breaks off each time is not.
+        // If a stream lasted, the daemon reconnects at once. If streams break off each time, it waits longer.
         wait = if began.elapsed() > RETRY_MOST { RETRY_FIRST } else { (wait * 2).min(RETRY_MOST) };
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            // Also when the owner is.
+            // Also if the sender was dropped.
             _ = gone.wait_for(|gone| *gone) => return,
         }
     }
 }
 
-/// A bay whose guest speaks another protocol goes on, and says what to do about it.
+/// Checks that the guest speaks this daemon's protocol. If not, the bay keeps running, and its reason says what to
+/// do.
 async fn same_protocol(daemon: &Daemon, handle: &BayHandle) -> Result<(), String> {
     let info = handle.guest.json::<GuestInfo>(Method::GET, "/v1/info", Bytes::new(), ANSWER_WITHIN);
     let found = info.await.map_err(|e| e.message)?.protocol;
@@ -87,7 +89,7 @@ async fn listen(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>) -> Result<(), Str
     while let Some(data) = events.next().await {
         lines.push(&data.map_err(|e| e.to_string())?);
         while let Some(line) = lines.next_line() {
-            if !heard(daemon, handle, &line, &mut greeted).await {
+            if !handle_line(daemon, handle, &line, &mut greeted).await {
                 noise += 1;
                 if noise % NOISE == 0 {
                     tokio::time::sleep(NOISE_PAUSE).await;
@@ -101,8 +103,8 @@ async fn listen(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>) -> Result<(), Str
     Ok(())
 }
 
-/// Whether the line meant something.
-async fn heard(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, line: &[u8], greeted: &mut bool) -> bool {
+/// Handles one line. Returns whether it had a meaning.
+async fn handle_line(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, line: &[u8], greeted: &mut bool) -> bool {
     match serde_json::from_slice(line) {
         Ok(GuestEvent::Hello) if !*greeted => {
             *greeted = true;
@@ -113,7 +115,7 @@ async fn heard(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, line: &[u8], greet
             execs::ended(daemon, handle, id, exit, end.map(|end| *end)).await;
             true
         }
-        Ok(GuestEvent::Asked { id, ask }) => inside::heard(daemon, handle, id, ask),
+        Ok(GuestEvent::Asked { id, ask }) => inside::enqueue(daemon, handle, id, ask),
         Ok(GuestEvent::Changed { change }) => inside::changed(daemon, handle, change).await,
         Ok(GuestEvent::Hello | GuestEvent::ExecEnded { .. }) | Err(_) => false,
     }

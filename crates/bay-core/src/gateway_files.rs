@@ -1,11 +1,11 @@
-//! What a bay's gateway keeps between daemons: its certificate authority, and which name has which address.
+//! What a bay's gateway stores for the next daemon: its certificate authority, and which name has which address.
 //!
 //! ```text
 //!   data directory/egress/<bay id>/authority.age    encrypted: it has the key
 //!   data directory/egress/<bay id>/names            one name in a line, in the order of their addresses
 //! ```
-//! A fork begins with copies of both. Its processes have loaded the certificate and know the addresses. The key never
-//! leaves the daemon, so sharing the authority gives a child nothing that its parent has.
+//! A fork begins with copies of both, because its processes have loaded the certificate and know the addresses. The
+//! key never leaves the daemon, so the shared authority gives a child nothing that its parent does not have.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -20,7 +20,7 @@ use crate::keyring::Keyring;
 
 const AUTHORITY: &str = "authority.age";
 const NAMES: &str = "names";
-/// Longest list that is read: as many names as there can be, each as long as a name can be.
+/// The longest list that is read: the most names, each as long as a name can be.
 const MAX_NAMES_BYTES: u64 = (bay_gateway::limits::MAX_NAMES as u64) * 256;
 
 pub(crate) fn dir(data_dir: &Path, bay: BayId) -> PathBuf {
@@ -35,7 +35,7 @@ fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> CoreError {
     )
 }
 
-/// The bay's authority, made when there is none.
+/// The bay's authority. It is made if there is none.
 pub(crate) fn authority(
     data_dir: &Path,
     bay: BayId,
@@ -51,7 +51,7 @@ pub(crate) fn authority(
         return Authority::load(&saved).map_err(|e| bad(&e));
     }
     let made = match forked_from {
-        // Gone when the parent is: then nothing that runs can have loaded it.
+        // If the parent has no authority any more, no running process can have loaded it.
         Some(parent) if self::dir(data_dir, parent).join(AUTHORITY).exists() => {
             return inherit(data_dir, bay, parent, keys);
         }
@@ -70,7 +70,7 @@ fn inherit(data_dir: &Path, bay: BayId, parent: BayId, keys: &Keyring) -> Result
         }
         _ => {}
     }
-    // Last: whoever finds it finds the names too.
+    // Written last: a reader that finds the authority finds the names too.
     keep(&to.join(AUTHORITY), &authority, keys)?;
     Ok(authority)
 }
@@ -82,7 +82,7 @@ fn keep(path: &Path, authority: &Authority, keys: &Keyring) -> Result<(), CoreEr
     keys.write(path, &text)
 }
 
-/// Forgets a bay that is gone.
+/// Removes the files of a bay that is gone.
 pub(super) fn remove(data_dir: &Path, bay: BayId) -> io::Result<()> {
     match fs::remove_dir_all(dir(data_dir, bay)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -90,7 +90,7 @@ pub(super) fn remove(data_dir: &Path, bay: BayId) -> io::Result<()> {
     }
 }
 
-/// The list of names on disk, to which new ones are added.
+/// The list of names on disk, to which new names are appended.
 #[derive(Debug)]
 pub(crate) struct NamesFile {
     held: Mutex<Held>,
@@ -100,7 +100,7 @@ pub(crate) struct NamesFile {
 struct Held {
     file: File,
     end: u64,
-    /// Lines that could not be written yet: their addresses are taken.
+    /// Lines that could not be written yet. Their addresses are taken.
     unwritten: String,
 }
 
@@ -114,7 +114,7 @@ impl Held {
 }
 
 impl NamesFile {
-    /// The names so far. A last line that was cut short by a crash was never answered, and is written over.
+    /// Reads the names. A last line that a crash cut short was never part of an answer, and is overwritten.
     pub(crate) fn open(data_dir: &Path, bay: BayId) -> Result<(Self, Names), CoreError> {
         let path = dir(data_dir, bay).join(NAMES);
         let open = || -> io::Result<(File, String)> {
@@ -142,8 +142,8 @@ impl NamesFile {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a name. It outlives the daemon when this returns; where it fails, the name must not be used until
-    /// [`NamesFile::settle`] says so.
+    /// Adds a name. If this succeeds, the name survives the end of the daemon. If it fails, the name must not be used
+    /// until [`NamesFile::settle`] succeeds.
     pub(crate) fn add(&self, name: &str) -> io::Result<()> {
         let mut held = self.held();
         held.unwritten.push_str(name);
@@ -151,13 +151,13 @@ impl NamesFile {
         held.write()
     }
 
-    /// Writes what could not be written before.
+    /// Writes the lines that could not be written before.
     pub(crate) fn settle(&self) -> io::Result<()> {
         let mut held = self.held();
         if held.unwritten.is_empty() { Ok(()) } else { held.write() }
     }
 
-    /// Has it on disk, for memory that outlives the host's next start.
+    /// Flushes the list to disk, for memory that outlives the host's next start.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.held().file.sync_data()
     }

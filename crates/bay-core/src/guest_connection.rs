@@ -1,4 +1,4 @@
-//! A connection to a guest that can be cut from outside: before the memory of a bay is captured, nobody may be connected.
+//! A connection to a guest that the daemon can cut: nobody may be connected while the memory of a bay is captured.
 
 use std::io;
 use std::pin::Pin;
@@ -10,19 +10,19 @@ use tokio::sync::watch;
 
 type Cut = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Reads as ended and writes as broken once it is cut; whoever has it then lets go of it.
+/// After it is cut, it reads as ended and writes as broken, so its user drops it.
 pub(crate) struct GuestConnection {
-    /// Closed as soon as it is cut: whoever has the line may hold on to it for as long as its own caller stays.
+    /// Closed as soon as it is cut, because the user may hold the connection for as long as its own caller stays.
     stream: Option<BoxedStream>,
     cut: Cut,
 }
 
 impl GuestConnection {
-    /// `cuts` counts how often all lines were cut.
+    /// `cuts` counts how often all connections were cut.
     pub(crate) fn new(stream: BoxedStream, mut cuts: watch::Receiver<u64>) -> Self {
         let before = *cuts.borrow();
         let cut = async move {
-            // An error means that the bay is forgotten, and its lines with it.
+            // An error means that the bay was removed, and its connections with it.
             let _ = cuts.wait_for(|count| *count != before).await;
         };
         Self { stream: Some(stream), cut: Box::pin(cut) }
@@ -78,7 +78,7 @@ mod tests {
     use tokio::net::UnixStream;
 
     #[tokio::test]
-    async fn a_line_that_is_cut_wakes_its_reader_and_takes_no_more() {
+    async fn a_connection_that_is_cut_wakes_its_reader_and_takes_no_more() {
         let cuts = watch::Sender::new(0);
         let (near, mut far) = UnixStream::pair().unwrap();
         let mut line = GuestConnection::new(Box::new(near), cuts.subscribe());
@@ -94,7 +94,7 @@ mod tests {
         cuts.send_modify(|count| *count += 1);
         let (rest, _kept) = reading.await.unwrap();
         assert!(rest.is_empty());
-        // Although somebody still has the line, the other end sees its end.
+        // Although the user still holds the connection, the other end sees its end.
         assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
     }
 }

@@ -1,11 +1,11 @@
-//! How large the host is: what bays may ask for is bounded by it.
+//! The size of the host, which bounds the limits of bays.
 
-/// What the host has to give.
+/// What bays can get from the host.
 #[derive(Debug, Clone, Copy)]
 pub struct HostSize {
     pub memory_mib: u64,
     pub cpus: u64,
-    /// What the pool can come to hold.
+    /// The size that the pool can reach.
     pub disk_mib: u64,
 }
 
@@ -14,7 +14,7 @@ impl HostSize {
         let memory = rustix::system::sysinfo();
         let bytes = u64::from(memory.mem_unit).saturating_mul(memory.totalram as u64);
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-        // The pool grows and its disk fills up, so its size is asked for when it matters.
+        // The pool grows and its disk fills up, so its size is read when it is needed.
         Self { memory_mib: bytes >> 20, cpus, disk_mib: u64::MAX }
     }
 }

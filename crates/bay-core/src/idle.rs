@@ -1,12 +1,12 @@
-//! Stopping a bay in which nothing happens, for those who asked for it.
+//! Stopping an idle bay, if its creator requested that.
 //!
-//! What counts is what the whole bay does, seen from the host: processor time, disks, connections to outside with
-//! traffic on them, an attached client, a terminal somebody types in, a lease taken inside. That nobody asks the API for
-//! anything says nothing: a build may take hours.
+//! Idleness is measured on the whole bay, from the host: processor time, disks, outside connections with traffic, an
+//! attached client, a terminal in which somebody types, a lease taken inside. That nobody calls the API says nothing:
+//! a build may take hours.
 //!
-//! Idle time is the sum of the pauses between looks at which nothing had happened, by a clock that stands still while
-//! the host sleeps. A pause longer than it was meant to be (a daemon held up, a machine stopped under it) counts only as
-//! the meant one, so that neither a suspended host nor a clock that jumps stops a bay.
+//! Idle time is the sum of the pauses between measurements in which nothing happened, by a clock that stops while the
+//! host sleeps. If a pause is longer than planned (a delayed daemon, a stopped machine), only the planned pause
+//! counts. So neither a suspended host nor a clock that jumps stops a bay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,14 +24,15 @@ use tokio::time::Instant;
 
 use crate::registry::BayHandle;
 
-/// Looks in the time after which a bay is stopped, and bounds of the pause between two: each has the guest answer a
-/// question, which must not be what keeps the bay busy.
+/// How many measurements are made in the time after which a bay is stopped, and the bounds of the pause between two.
+/// Each measurement makes the guest answer a request, which must not keep the bay busy.
 const LOOKS: u32 = 4;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// More processor time than this part of one processor is work: databases and watchers at rest stay below.
+/// A bay that uses more than this part of one processor is busy. Databases and watchers at rest stay below.
 const BUSY_CPU: f64 = 0.02;
-/// More bytes per second to and from disks are work, too: a program may wait for them and compute nothing.
+/// A bay that moves more bytes per second to and from disks is busy: a program may wait for disks and compute
+/// nothing.
 const BUSY_IO_PER_SECOND: f64 = 64.0 * 1024.0;
 const GUEST_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
@@ -42,12 +43,12 @@ struct Look {
     io_bytes: Option<u64>,
     network: NetworkUse,
     client_attached: bool,
-    /// Commands begun and clients attached, ever.
+    /// How many commands began and clients attached, ever.
     uses: u64,
     activity: Activity,
 }
 
-/// What the guest says of `GET /v1/activity`; nothing, when it is too old to say anything.
+/// The guest's answer to `GET /v1/activity`. Empty if the guest is too old to know it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 struct Activity {
     #[serde(default)]
@@ -64,7 +65,7 @@ struct Idleness {
 }
 
 impl Idleness {
-    /// Takes one look into account and says for how long the bay has been idle.
+    /// Adds one measurement. Returns for how long the bay has been idle.
     fn note(&mut self, look: Look, since_last: Duration, pause: Duration, now: Timestamp) -> Duration {
         let busy = self.last.is_none_or(|last| is_busy(&last, &look, since_last, now));
         self.idle_for = if busy { Duration::ZERO } else { self.idle_for + since_last.min(pause) };
@@ -82,7 +83,7 @@ fn is_busy(last: &Look, look: &Look, since_last: Duration, now: Timestamp) -> bo
     };
     let traffic =
         look.network.external_connections > 0 && look.network.external_bytes != last.network.external_bytes;
-    // Without its processor time nobody knows what a bay does; it is left alone.
+    // Without its processor time nobody knows what a bay does, so it counts as busy.
     look.cpu_us.is_none()
         || grew(last.cpu_us, look.cpu_us, BUSY_CPU * 1e6)
         || grew(last.io_bytes, look.io_bytes, BUSY_IO_PER_SECOND)
@@ -93,15 +94,15 @@ fn is_busy(last: &Look, look: &Look, since_last: Duration, now: Timestamp) -> bo
         || look.activity.hold_until.is_some_and(|until| until > now)
 }
 
-/// Watches a running bay and asks for its stop when it has been idle for so long. Ends then; dropped before, it asks
-/// for nothing.
+/// Watches a running bay, requests its stop when it has been idle for so long, and returns. If dropped before that,
+/// it requests nothing.
 pub(crate) async fn watch(store: Store, handle: Arc<BayHandle>, idle_stop_s: u64) {
     let limit = Duration::from_secs(idle_stop_s);
     let pause = (limit / LOOKS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
     let mut idleness = Idleness::default();
     let mut looked_at = Instant::now();
     loop {
-        let look = look(&handle).await;
+        let look = measure(&handle).await;
         let now = Instant::now();
         let idle_for = idleness.note(look, now - looked_at, pause, Timestamp::now());
         looked_at = now;
@@ -118,7 +119,7 @@ pub(crate) async fn watch(store: Store, handle: Arc<BayHandle>, idle_stop_s: u64
     }
 }
 
-async fn look(handle: &BayHandle) -> Look {
+async fn measure(handle: &BayHandle) -> Look {
     let Some(record) = handle.row().runtime else { return Look::default() };
     let stats = handle.backend.stats(handle.id, &record).await;
     let asked =
@@ -134,7 +135,7 @@ async fn look(handle: &BayHandle) -> Look {
 }
 
 async fn stop(store: &Store, handle: &BayHandle, idle_stop_s: u64) -> Result<(), CoreError> {
-    let why = format!("idle for {}", spoken(idle_stop_s));
+    let why = format!("idle for {}", readable_duration(idle_stop_s));
     let fits = |row: &BayRow| match (row.desired, row.state) {
         (Desired::Running, State::Running) if row.replace_with.is_none() => Ok(()),
         _ => Err(CoreError::new(ErrorCode::BayState, "somebody asked for something else meanwhile", "")),
@@ -149,8 +150,8 @@ async fn stop(store: &Store, handle: &BayHandle, idle_stop_s: u64) -> Result<(),
         .map(drop)
 }
 
-/// `30 min`, `2 h`, `45 s`.
-fn spoken(seconds: u64) -> String {
+/// Formats seconds as `30 min`, `2 h` or `45 s`.
+fn readable_duration(seconds: u64) -> String {
     match seconds {
         s if s % 3600 == 0 => format!("{} h", s / 3600),
         s if s % 60 == 0 => format!("{} min", s / 60),
@@ -182,14 +183,14 @@ mod tests {
     #[test]
     fn a_bay_at_rest_grows_idle() {
         assert_eq!(after(|_| ()), PAUSE * 2);
-        // A database that wakes now and then is at rest.
+        // A database that wakes now and then is idle.
         assert_eq!(after(|look| look.cpu_us = Some(1000 + 100_000)), PAUSE * 2);
-        // One that listens and has clients that say nothing, too.
+        // So is a server whose clients send nothing.
         assert_eq!(after(|look| look.network.external_connections = 3), PAUSE * 2);
     }
 
     #[test]
-    fn whatever_happens_in_it_ends_that() {
+    fn any_activity_ends_idleness() {
         let later: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         assert_eq!(after(|look| look.cpu_us = Some(1000 + 300_000)), Duration::ZERO);
         assert_eq!(after(|look| look.io_bytes = Some(1 << 20)), Duration::ZERO);
@@ -201,11 +202,11 @@ mod tests {
             look.network = NetworkUse { external_connections: 1, external_bytes: 5 };
         };
         assert_eq!(after(talks), Duration::ZERO);
-        // Nobody knows what it does.
+        // Without its processor time, nobody knows what it does.
         assert_eq!(after(|look| look.cpu_us = None), Duration::ZERO);
     }
 
-    /// A day of looks at a bay in which `happens` is true of each: the longest it was ever taken for idle.
+    /// Measures a bay for a day, in which `happens` changes each measurement. Returns the longest idle time.
     fn longest_idle_in_a_day(happens: impl Fn(&mut Look, u64)) -> Duration {
         let mut idleness = Idleness::default();
         let mut now = Timestamp::UNIX_EPOCH;
@@ -227,7 +228,7 @@ mod tests {
         let tomorrow = Timestamp::from_second(24 * 3600 + 1).unwrap();
         let held = |look: &mut Look, _| look.activity.hold_until = Some(tomorrow);
         assert_eq!(longest_idle_in_a_day(held), Duration::ZERO);
-        // And one at rest is, for all of it but the first look.
+        // A bay at rest is idle for all of the day but the first measurement.
         assert_eq!(longest_idle_in_a_day(|_, _| ()), PAUSE * 8639);
     }
 
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_that_has_run_out_holds_nothing() {
+    fn an_expired_hold_has_no_effect() {
         let before = Timestamp::from_second(-1).unwrap();
         assert_eq!(after(|look| look.activity.hold_until = Some(before)), PAUSE * 2);
     }
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_said_in_their_own_unit() {
-        assert_eq!([45, 90, 1800, 7200].map(spoken), ["45 s", "90 s", "30 min", "2 h"]);
+    fn times_are_shown_in_their_own_unit() {
+        assert_eq!([45, 90, 1800, 7200].map(readable_duration), ["45 s", "90 s", "30 min", "2 h"]);
     }
 }

@@ -1,8 +1,9 @@
-//! The key that what is secret is encrypted with before it is written to the data directory.
+//! The key that encrypts secret data before it is written to the data directory.
 //!
-//! It lies elsewhere, so that whoever copies the data directory has nothing: `/etc/workbay/keys/<daemon id>` unless told
-//! otherwise. It is made on the first start. A daemon whose key is gone says so and runs all the same: what was
-//! encrypted cannot be used until the key is back, and no new key takes its place unnoticed.
+//! The key is kept elsewhere, so that a copy of the data directory reveals nothing: in `/etc/workbay/keys/<daemon
+//! id>` unless the operator sets another path. The first start makes it. A daemon whose key is gone reports that and
+//! keeps running. What was encrypted cannot be used until the key is back, and the daemon never makes a new key in
+//! its place.
 //!
 //! Files are in the format of `age`, so that an operator with the key needs no Workbay to read them.
 
@@ -18,9 +19,9 @@ use bay_store::Store;
 use bay_types::{CoreError, ErrorCode};
 use zeroize::Zeroizing;
 
-/// Where keys lie, one for each daemon of the host.
+/// The directory of keys, one for each daemon of the host.
 const KEYS: &str = "/etc/workbay/keys";
-/// In the store: the public half of the key in use.
+/// The name in the store of the public half of the key in use.
 const RECIPIENT: &str = "key_recipient";
 /// Longest key file that is read.
 const MAX_KEY_FILE: u64 = 4096;
@@ -29,7 +30,7 @@ const MAX_SEALED: u64 = 1 << 20;
 
 pub(crate) struct Keyring {
     path: PathBuf,
-    /// Or why there is none.
+    /// The key, or why there is none.
     identity: Result<Identity, String>,
 }
 
@@ -66,7 +67,7 @@ impl Keyring {
             (Err(error), _) => Err(format!("{} cannot be used: {error}", path.display())),
         };
         if let Err(why) = &identity {
-            tracing::error!(%why, "what is encrypted cannot be used; bays run without a way out");
+            tracing::error!(%why, "encrypted data cannot be used; bays run without egress");
         }
         Ok(Self { path, identity })
     }
@@ -75,7 +76,7 @@ impl Keyring {
         self.identity.is_ok()
     }
 
-    /// Whether anything can be encrypted and read.
+    /// Whether the key is there, so that data can be encrypted and read.
     pub(crate) fn check(&self) -> Result<(), CoreError> {
         self.identity().map(drop)
     }
@@ -90,7 +91,7 @@ impl Keyring {
         })
     }
 
-    /// Writes something that only this daemon can read, as a whole or not at all.
+    /// Writes data that only this daemon can read, completely or not at all.
     pub(crate) fn write(&self, path: &Path, plain: &[u8]) -> Result<(), CoreError> {
         let recipient: Recipient = self.identity()?.to_public();
         let failed = |error: &dyn fmt::Display| {
@@ -109,7 +110,7 @@ impl Keyring {
         written().map_err(|e| failed(&e))
     }
 
-    /// What [`Keyring::write`] wrote; nothing where there is no such file.
+    /// Reads what [`Keyring::write`] wrote; `None` if there is no such file.
     pub(crate) fn read(&self, path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, CoreError> {
         let failed = |error: &dyn fmt::Display| {
             let message = format!("{} cannot be read: {error}", path.display());
@@ -127,10 +128,10 @@ impl Keyring {
     }
 }
 
-/// Tells what keys there are, without making or changing one: the given one, or those of all daemons of this host.
+/// Describes the key at the given path, or the keys of all daemons of this host, without making or changing one.
 ///
 /// # Errors
-/// In words, why one of them cannot be used, or why none could be made.
+/// Why one of them cannot be used, or why none could be made.
 pub fn look(given: Option<&Path>) -> Result<String, String> {
     let usable = |path: &Path| match read(path) {
         Ok(found) => Ok(found.is_some()),
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_key_that_is_gone_or_another_is_told_and_not_replaced() {
+    async fn a_missing_or_different_key_is_reported_and_not_replaced() {
         let temp = tempfile::tempdir().unwrap();
         let (keys, store) = open(temp.path()).await;
         keys.write(&temp.path().join("thing.age"), b"x").unwrap();

@@ -1,4 +1,4 @@
-//! What all bays used at the last look, and what their disks held when they were counted last.
+//! What all bays used when they were last measured, and what their disks held when they were last counted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

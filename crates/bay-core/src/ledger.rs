@@ -1,14 +1,14 @@
-//! The ledger's key, and the signed heads that it gives out.
+//! The ledger's key, and the signed heads.
 //!
 //! ```text
-//!   data directory/ledger/key    made on first start, nobody else's to read
-//!                        /head   the newest signed head: outside the database, so that a database which was cut or
-//!                                exchanged is known for it
+//!   data directory/ledger/key    made on the first start, readable only by the daemon
+//!                        /head   the newest signed head: outside the database, so that the daemon notices a
+//!                                database that was truncated or exchanged
 //! ```
 //!
-//! Only what is on the disk is signed: a head that outlived its events after a power cut would look like a fork. A head is
-//! signed only when it continues the last one. Where the database does not, the daemon goes on working and recording, signs
-//! nothing more, and says why to everybody who verifies.
+//! The daemon signs only what is on the disk: a head whose events are lost in a power cut would look like a fork. It
+//! signs a head only if it continues the last one. If the database does not continue it, the daemon keeps working and
+//! recording, signs nothing more, and reports why to every reader who verifies.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -26,10 +26,10 @@ use tokio::sync::Mutex;
 use crate::background::blocking;
 use crate::open_error::OpenError;
 
-/// The kept head is at most this much older than the record.
+/// How far the stored head may be behind the record.
 const HEAD_EVERY: Duration = Duration::from_secs(1);
 
-/// A signed head as it is given out.
+/// A signed head as readers get it.
 #[derive(Debug, Clone)]
 pub(crate) struct Signed {
     pub(crate) note: String,
@@ -43,9 +43,9 @@ pub(crate) struct Ledger {
     store: Store,
     key: SecretKey,
     head_path: PathBuf,
-    /// The newest head that is kept, when there is one.
+    /// The newest stored head, if there is one.
     kept: Mutex<Option<Signed>>,
-    /// Why the database does not continue the head that was kept when the daemon started.
+    /// Why the database does not continue the head that was stored when the daemon started.
     broken: Option<String>,
 }
 
@@ -73,7 +73,10 @@ impl Ledger {
             }
         }
         if let Some(why) = &ledger.broken {
-            tracing::error!(why, "the ledger does not hold; no head is signed any more");
+            tracing::error!(
+                why,
+                "the database does not continue the signed head; no head is signed any more"
+            );
         }
         Ok(ledger)
     }
@@ -82,7 +85,7 @@ impl Ledger {
         self.key.public()
     }
 
-    /// Why the record is not what it was when a head was signed, if it is not.
+    /// Why the record contradicts the stored head, if it does.
     async fn contradiction(
         &self,
         size: u64,
@@ -99,7 +102,7 @@ impl Ledger {
         Ok(None)
     }
 
-    /// Whether the record still is what it was when the kept head was signed.
+    /// Whether the record still continues the stored head.
     pub(crate) async fn sound(&self) -> Result<(), CoreError> {
         if let Some(why) = &self.broken {
             return Err(self.refusal(why));
@@ -124,7 +127,7 @@ impl Ledger {
         )
     }
 
-    /// Signs what there is by now, waits until it is on the disk and keeps the head before anybody sees it.
+    /// Signs the present end of the record, after it is on the disk, and stores the head before anybody sees it.
     pub(crate) async fn sign(&self) -> Result<Signed, CoreError> {
         if let Some(why) = &self.broken {
             return Err(self.refusal(why));
@@ -154,16 +157,16 @@ impl Ledger {
     }
 }
 
-/// Keeps the head near the end of the record.
+/// Keeps the stored head near the end of the record.
 pub(crate) async fn keep_heads(ledger: Arc<Ledger>, store: Store) {
     let mut told = store.events_told();
     let mut said = false;
     loop {
         match ledger.sign().await {
             Ok(_) => said = false,
-            // Once per stretch of trouble.
+            // Logged once per stretch of failures.
             Err(error) if !said => {
-                tracing::error!(message = %error.message, "no head of the ledger is kept");
+                tracing::error!(message = %error.message, "no head of the ledger can be stored");
                 said = true;
             }
             Err(_) => {}
@@ -183,7 +186,7 @@ fn read(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// The key of this log; made when nothing was signed yet.
+/// The key of this log. It is made if nothing was signed yet.
 fn key(path: &Path, log: &str, signed_before: bool) -> Result<SecretKey, OpenError> {
     let failed = |source| OpenError::DataDir { path: path.to_owned(), source };
     let unfit = |why: String| OpenError::LedgerKey { path: path.to_owned(), why };
@@ -208,7 +211,7 @@ fn key(path: &Path, log: &str, signed_before: bool) -> Result<SecretKey, OpenErr
     Ok(key)
 }
 
-/// Writes a file of the daemon's own, whole or not at all, also after a power cut.
+/// Writes a private file of the daemon, completely or not at all, also in a power cut.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
     match fs::remove_file(&new) {

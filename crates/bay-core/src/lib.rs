@@ -1,4 +1,4 @@
-//! The core: every verb, the reconcilers that make wishes true, and the record of both.
+//! The core: every verb, the reconcilers that bring bays to their desired states, and the record of both.
 //!
 //! ```text
 //!   a front ──► verbs (may the principal? policy, approval, limits)
@@ -17,17 +17,18 @@
 //!   a bay's connections ──► egress (policy, who, record) ──► the world; verbs/traffic reads that record for people
 //! ```
 //!
-//! Everything that must hold for every door holds here. A front parses a request, calls one verb with the principal that
-//! sent it, and encodes the outcome; it can reach nothing else.
+//! What must hold for every front holds here. A front parses a request, calls one verb with the principal that sent
+//! it, and encodes the result. It can reach nothing else.
 //!
 //! Failure paths:
-//! * **The daemon is killed** at any line: every wish is in the store before anything is done about it, every step may
-//!   be repeated, and `adopt` finds what is half done by the bay's id.
-//! * **A guest dies**: the bay's state says so at once; the reconciler starts it again a few times, then reports it failed.
-//! * **A guest lies, floods or stalls**: bounded bodies, lines and waits (`channel`, `follow`).
-//! * **A caller hangs up**: what it asked for is done all the same.
-//! * **The disk is full or read-only, the database or the pool damaged**: an [`OpenError`] or an error answer that says
-//!   what to do; nothing is deleted or overwritten.
+//! * **The daemon is killed** at any line: every desired state is stored before anything is done about it, every step
+//!   may be repeated, and `adopt` finds what is incomplete by the bay's id.
+//! * **A guest dies**: the bay's state shows it at once. The reconciler starts it again a few times, then reports the
+//!   bay as failed.
+//! * **A guest lies, floods or stalls**: bodies, lines and waits are bounded (`channel`, `follow`).
+//! * **A caller hangs up**: the daemon completes the request all the same.
+//! * **The disk is full or read-only, the database or the pool damaged**: an [`OpenError`] or an error answer that
+//!   says what to do. Nothing is deleted or overwritten.
 //!
 //! Tests can make the daemon or the runtime helper die at named points: see `fault`.
 #![forbid(unsafe_code)]
@@ -47,13 +48,13 @@ mod daemon;
 mod egress;
 mod fault;
 mod follow;
-mod followers;
 mod gateway_files;
 mod gateway_settings;
 mod guest_connection;
 mod guest_hints;
 mod host_size;
 mod idle;
+mod inside_requests;
 mod keyring;
 mod last_usage;
 mod ledger;
@@ -61,6 +62,7 @@ mod notify;
 mod open_error;
 mod outgoing_http;
 mod policies;
+mod progress;
 mod reconcile;
 mod registry;
 mod restarts;
@@ -72,16 +74,15 @@ mod telemetry;
 pub mod testing;
 mod validate;
 pub mod verbs;
-mod wishes;
 
 pub use approvals::ApprovalsConfig;
 pub use assemble::Parts;
 pub use channel::{Answer, plain_text};
 pub use daemon::Daemon;
 pub use fault::Fault;
-pub use followers::Teller;
 pub use gateway_settings::{EgressConfig, SshKey};
 pub use host_size::HostSize;
 pub use keyring::look as look_at_keys;
 pub use open_error::{OpenError, io_code};
+pub use progress::ProgressReporter;
 pub use telemetry::Collector;

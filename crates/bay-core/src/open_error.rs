@@ -1,4 +1,4 @@
-//! Why the core could not take up its work, and what to do about it.
+//! Why the core could not start its work, and what to do about it.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use bay_store::StoreError;
 use bay_types::backend::BackendName;
 use bay_types::{CoreError, ErrorCode};
 
-/// Why the core could not take up its work.
+/// Why the core could not start its work.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("the data directory cannot be used at {}", path.display())]

@@ -1,7 +1,7 @@
 //! HTTP requests that the daemon itself sends to a server outside: messages to webhooks, spans to a collector.
 //!
-//! The caller makes the connection, because who may be connected to differs, and judges the status, because which answers are
-//! worth another attempt differs too. Deadlines are the caller's as well.
+//! The caller makes the connection, because the allowed addresses differ, and judges the status, because the answers
+//! that are worth another attempt differ too. The caller also sets the deadlines.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Longest answer that is read: its content changes nothing.
+/// The longest answer that is read. Its content changes nothing.
 const MAX_ANSWER: usize = 64 * 1024;
-/// How long the rest of an answer is read. A server that accepted the request and then hangs has accepted it.
+/// How long the rest of an answer is read. A server that hangs after its status has accepted the request.
 const READ_ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// Why a request had no effect.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Trouble {
-    /// May be over in a while.
+    /// Another attempt may succeed.
     #[error("{0}")]
     Passing(String),
-    /// Will be the same next time.
+    /// Every attempt will fail.
     #[error("{0}")]
     Lasting(String),
 }
@@ -62,14 +62,14 @@ where
     let connection = AbortOnDrop(tokio::spawn(connection));
     let response = sender.send_request(request).await.map_err(Trouble::passing)?;
     let status = response.status();
-    // Read to the end, so that the server does not see a broken connection.
+    // Read completely, so that the server does not see a broken connection.
     let answer = Limited::new(response.into_body(), MAX_ANSWER).collect();
     let _ = tokio::time::timeout(READ_ANSWER_WITHIN, answer).await;
     drop(connection);
     Ok(status)
 }
 
-/// Ends the task of a connection also when the request is dropped at its deadline.
+/// Ends the task of a connection, also if the request is dropped at its deadline.
 struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
@@ -90,7 +90,7 @@ mod tests {
             let mut request = Vec::new();
             while !request.ends_with(b"{}") && theirs.read_buf(&mut request).await.unwrap() > 0 {}
             theirs.write_all(answer).await.unwrap();
-            // Kept open: the answer has no other end than its length.
+            // Returned, so that it stays open: the answer ends only by its length.
             (String::from_utf8(request).unwrap(), theirs)
         });
         let mut headers = HeaderMap::new();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_http_may_be_over_in_a_while() {
+    async fn an_answer_that_is_not_http_may_be_temporary() {
         let trouble = answered(b"SSH-2.0-x\r\n").await.unwrap_err();
         assert!(trouble.passes(), "{trouble:?}");
     }

@@ -1,5 +1,5 @@
-//! The bays the daemon knows, in memory. The store is the truth on disk; every change goes there first and is shown
-//! here after its commit, so that lookups and waiting cost nothing.
+//! The bays that the daemon knows, in memory. The store is the truth. Every change is committed there first and shown
+//! here afterwards, so that reads and waits need no query.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,38 +19,39 @@ use tokio::sync::{Notify, watch};
 use crate::backends::{Backends, BayBackend, without_driver};
 use crate::background::blocking;
 use crate::channel::GuestChannel;
-use crate::wishes::Wishes;
+use crate::inside_requests::InsideRequests;
 
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(STOP_GRACE_S);
-/// The longest grace a caller may ask for.
+/// The longest grace that a caller may request.
 pub(crate) const MAX_STOP_GRACE: Duration = Duration::from_secs(600);
 
-/// What came of the newest wish.
+/// The result of the newest request for a desired state.
 #[derive(Debug, Clone, Default)]
 pub struct Settled {
-    /// The wish up to which this is the answer.
+    /// The request up to which this is the result.
     pub asked: u64,
     pub error: Option<CoreError>,
     pub deleted: bool,
     pub kept_workspace: Option<PathBuf>,
 }
 
-/// The open way out of one bay, as far as others than its gateway use it.
+/// The open egress of one bay, for users other than its gateway.
 #[async_trait]
 pub(crate) trait OpenEgress: fmt::Debug + Send + Sync {
-    /// Packets that went nowhere since the bay started.
+    /// Packets that the gateway dropped since the bay started.
     fn dropped(&self) -> DroppedPackets;
 
-    /// Numbers of the decisions by which something was let out that is not over.
+    /// Numbers of the decisions that let something out which has not ended.
     fn under_way(&self) -> HashSet<u64>;
 
-    /// An exec of the bay has begun: it is known who opens connections later, also when the exec is over by then.
+    /// Learns the execs of the bay again after one began, so that later connections are attributed to it, also after
+    /// it ended.
     fn exec_began(&self);
 
-    /// Has what was asked answered, as far as that takes no longer.
+    /// Waits until open requests are answered, for at most this time.
     async fn finish(&self, within: Duration);
 
-    /// Lets nothing more out, writes down what was only counted so far, and has the names on disk.
+    /// Lets nothing more out, records what was only counted so far, and flushes names to the disk.
     async fn close(&self);
 }
 
@@ -61,20 +62,20 @@ pub struct BayHandle {
     pub name: BayName,
     /// The driver that runs it.
     pub backend: Arc<dyn Backend>,
-    /// Why `backend` can do nothing: this daemon does not have the driver.
+    /// Why `backend` can do nothing: this daemon lacks the driver.
     pub(crate) driver_missing: Option<String>,
     pub(crate) guest: GuestChannel,
     /// Wakes the reconciler.
     pub(crate) wake: Notify,
-    /// Held by whoever changes what the bay is made of, or needs it to stand still: one pass of the reconciler, the
-    /// taking of a checkpoint.
+    /// Held while the bay's parts change or must not change: during one pass of the reconciler, and while a
+    /// checkpoint is made.
     pub at_work: tokio::sync::Mutex<()>,
-    /// What its own processes ask for.
-    pub(crate) wishes: Wishes,
-    /// The way out, while it runs.
+    /// Requests of the bay's own processes.
+    pub(crate) inside: InsideRequests,
+    /// The bay's egress, while it runs.
     egress: Mutex<Option<Arc<dyn OpenEgress>>>,
     row: watch::Sender<BayRow>,
-    /// Keeps the order of commits and of what is shown here the same.
+    /// Keeps commits and the rows shown here in the same order.
     edit: tokio::sync::Mutex<()>,
     asked: AtomicU64,
     settled: watch::Sender<Settled>,
@@ -82,26 +83,26 @@ pub struct BayHandle {
     execs: Mutex<Execs>,
     /// Connections of callers to execs of the bay.
     clients: AtomicU64,
-    /// Execs and attachments there ever were.
+    /// How many execs and attachments there ever were.
     uses: AtomicU64,
-    /// Told whenever an exec is known to be over.
+    /// Notified whenever an exec is known to be over.
     exec_over: Notify,
 }
 
-/// Execs that have not ended as far as is known.
+/// Execs that have not ended, as far as the daemon knows.
 #[derive(Debug, Default)]
 struct Execs {
     open: HashSet<ExecId>,
-    /// Written down, but the guest has not answered yet: its not knowing them means nothing. With how many are at it:
-    /// the same start may be asked for twice at once.
+    /// Stored execs whose start the guest has not answered yet. That the guest does not know them means nothing. The
+    /// number counts concurrent starts of the same exec.
     starting: HashMap<ExecId, usize>,
-    /// How often the bay had been held to its limits when they began.
+    /// How often the bay had hit its limits when the exec began.
     began: HashMap<ExecId, LimitEvents>,
-    /// The same when the bay's groups went away under them, and the counters with them.
+    /// How often the bay had hit its limits when its control groups were removed while the exec was open.
     last: HashMap<ExecId, LimitEvents>,
 }
 
-/// A caller that is attached until dropped.
+/// An attached caller, until dropped.
 #[derive(Debug)]
 pub(crate) struct Attached(Arc<BayHandle>);
 
@@ -111,7 +112,7 @@ impl Drop for Attached {
     }
 }
 
-/// Marks an exec as being started until dropped.
+/// Marks an exec as being started, until dropped.
 #[derive(Debug)]
 pub struct Starting {
     handle: Arc<BayHandle>,
@@ -141,7 +142,7 @@ impl BayHandle {
             driver_missing: missing,
             wake: Notify::new(),
             at_work: tokio::sync::Mutex::default(),
-            wishes: Wishes::default(),
+            inside: InsideRequests::default(),
             egress: Mutex::default(),
             row: watch::Sender::new(row),
             edit: tokio::sync::Mutex::default(),
@@ -155,7 +156,7 @@ impl BayHandle {
         }
     }
 
-    /// Refuses what needs the bay's driver where this daemon does not have it.
+    /// An error if this daemon lacks the bay's driver.
     pub(crate) fn require_driver(&self) -> Result<(), CoreError> {
         self.driver_missing.as_ref().map_or(Ok(()), |why| Err(without_driver(&self.name, why)))
     }
@@ -174,7 +175,7 @@ impl BayHandle {
         self.egress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// An exec was started by the guest.
+    /// Reports to the egress that the guest started an exec.
     pub(crate) fn exec_runs(&self) {
         if let Some(open) = self.egress() {
             open.exec_began();
@@ -185,7 +186,7 @@ impl BayHandle {
         *self.egress.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
     }
 
-    /// Nothing leaves from here on; what was only counted is written down.
+    /// Closes the egress, and records what was only counted so far.
     pub(crate) async fn close_egress(&self) {
         let open = self.egress.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(open) = open {
@@ -210,8 +211,8 @@ impl BayHandle {
         Ok(row)
     }
 
-    /// Writes a checkpoint down that is whole on disk.
-    pub(crate) async fn checkpointed(
+    /// Adds a checkpoint whose files are complete.
+    pub(crate) async fn checkpoint_add(
         &self,
         store: &Store,
         new: CheckpointNew,
@@ -223,8 +224,8 @@ impl BayHandle {
         Ok(made)
     }
 
-    /// Forgets a checkpoint, before its files go.
-    pub(crate) async fn checkpoint_forgotten(
+    /// Removes a checkpoint from the store, before its files are removed.
+    pub(crate) async fn checkpoint_remove(
         &self,
         store: &Store,
         gone: CheckpointName,
@@ -236,8 +237,8 @@ impl BayHandle {
         Ok(())
     }
 
-    /// Writes a wish down when `fits` allows it in the state the bay is in, and wakes the reconciler. Returns the
-    /// wish's number for [`Self::outcome`].
+    /// Stores a desired state if `fits` allows it in the bay's present state, and wakes the reconciler. Returns the
+    /// request's number for [`Self::outcome`].
     pub(crate) async fn ask(
         &self,
         store: &Store,
@@ -250,13 +251,13 @@ impl BayHandle {
         fits(&self.row.borrow())?;
         let row = store.bay_update(self.id, Some(event), change).await.map_err(|e| e.to_api())?;
         self.row.send_replace(row);
-        // After the row: whoever reads this number reads a row at least as new.
+        // After the row: a reader of this number reads a row that is at least as new.
         let asked = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
         self.wake.notify_one();
         Ok(asked)
     }
 
-    /// The number of the wish a new bay is born with.
+    /// The number of the request that created the bay.
     pub fn first_ask(&self) -> u64 {
         self.asked.fetch_add(1, Ordering::AcqRel) + 1
     }
@@ -265,8 +266,8 @@ impl BayHandle {
         self.asked.load(Ordering::Acquire)
     }
 
-    /// A wish that failed stays so: another pass may follow at once and find nothing to do, before whoever asked has
-    /// looked.
+    /// Publishes the result of a request. A failure is not overwritten for the same request: another pass may follow
+    /// at once and find nothing to do, before the caller has read the failure.
     pub(crate) fn settle(&self, settled: Settled) {
         // Below, a bay has an id; a person knows its name, and may have asked about another bay.
         let settled = Settled { error: settled.error.map(|error| error.about(&self.name)), ..settled };
@@ -279,7 +280,7 @@ impl BayHandle {
         });
     }
 
-    /// Waits until the reconciler has dealt with the wish.
+    /// Waits for the result of a request.
     pub async fn outcome(&self, asked: u64, within: Duration) -> Result<Settled, CoreError> {
         let mut settled = self.settled.subscribe();
         let outcome = tokio::time::timeout(within, settled.wait_for(|s| s.asked >= asked || s.deleted)).await;
@@ -297,7 +298,7 @@ impl BayHandle {
         self.grace_ms.store(millis(grace), Ordering::Relaxed);
     }
 
-    /// The grace for the stop at hand; the next one has the usual again.
+    /// The grace of the present stop. The next stop has the default again.
     pub(crate) fn take_grace(&self) -> Duration {
         Duration::from_millis(self.grace_ms.swap(millis(STOP_GRACE), Ordering::Relaxed))
     }
@@ -325,7 +326,7 @@ impl BayHandle {
         self.execs().starting.keys().copied().collect()
     }
 
-    /// Grows whenever somebody uses the bay.
+    /// A number that grows whenever somebody uses the bay.
     pub(crate) fn uses(&self) -> u64 {
         self.uses.load(Ordering::Relaxed)
     }
@@ -335,7 +336,7 @@ impl BayHandle {
         self.execs().open.insert(id);
     }
 
-    /// Notes how often the bay was held to its limits when an open exec began.
+    /// Notes how often the bay had hit its limits when an open exec began.
     pub fn exec_began(&self, id: ExecId, events: LimitEvents) {
         let mut execs = self.execs();
         if execs.open.contains(&id) {
@@ -343,18 +344,18 @@ impl BayHandle {
         }
     }
 
-    /// What was noted then, when somebody did.
+    /// What [`Self::exec_began`] noted.
     pub(crate) fn exec_beginning(&self, id: ExecId) -> Option<LimitEvents> {
         self.execs().began.get(&id).copied()
     }
 
-    /// The bay's groups are about to go: the counters stand for all execs that are open now.
-    pub(crate) fn execs_outlive(&self, events: LimitEvents) {
+    /// Notes how often the bay had hit its limits, for all open execs, before its control groups are removed.
+    pub(crate) fn note_last_limits(&self, events: LimitEvents) {
         let execs = &mut *self.execs();
         execs.last.extend(execs.open.iter().map(|id| (*id, events)));
     }
 
-    /// What was noted then, for an exec that was open.
+    /// What [`Self::note_last_limits`] noted for an exec that was open.
     pub(crate) fn exec_last(&self, id: ExecId) -> Option<LimitEvents> {
         self.execs().last.get(&id).copied()
     }
@@ -368,13 +369,13 @@ impl BayHandle {
         self.exec_over.notify_waiters();
     }
 
-    /// Waits until an exec is known to be over, for so long.
+    /// Waits until an exec is known to be over, for at most this time.
     pub(crate) async fn exec_is_over(&self, id: ExecId, within: Duration) {
         let over = async {
             loop {
                 let told = self.exec_over.notified();
                 tokio::pin!(told);
-                // Before the look: an end in between is not missed.
+                // Before the check, so that an end in between is not missed.
                 told.as_mut().enable();
                 if !self.exec_is_open(id) {
                     return;
@@ -413,7 +414,7 @@ impl Registry {
         self.bays.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
-    /// Oldest first.
+    /// All bays, oldest first.
     pub(crate) fn list(&self) -> Vec<Arc<BayHandle>> {
         let mut all: Vec<_> =
             self.bays.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
@@ -421,7 +422,7 @@ impl Registry {
         all
     }
 
-    /// By name or id.
+    /// A bay by its name or id.
     pub(crate) fn find(&self, given: &str) -> Result<Arc<BayHandle>, CoreError> {
         let bays = self.bays.read().unwrap_or_else(PoisonError::into_inner);
         let found = match given.parse::<BayId>() {
@@ -441,7 +442,7 @@ impl Registry {
     }
 }
 
-/// The name that was probably meant: a slip or two away, and not more than a third of what was given.
+/// The name that the caller probably meant: at most two typing errors away, and at most a third of its characters.
 fn closest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     const SLIPS: usize = 2;
     let bound = SLIPS.min(given.chars().count().div_ceil(3));
@@ -454,7 +455,7 @@ mod tests {
     use super::closest;
 
     #[test]
-    fn a_slip_of_the_keyboard_finds_the_name_that_was_meant() {
+    fn a_typing_error_finds_the_intended_name() {
         let all = ["web", "web-2", "api", "billing"];
         let meant = |given: &str| closest(given, all.into_iter());
         assert_eq!(meant("wbe"), Some("web"));

@@ -1,17 +1,17 @@
-//! How often a guest that died is replaced by itself, and how soon.
+//! How often the reconciler restarts a guest that died, and after which wait.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Guests replaced by themselves within [`RESTART_WINDOW`].
+/// The most restarts within [`RESTART_WINDOW`].
 pub(crate) const MAX_RESTARTS: usize = 3;
 pub(crate) const RESTART_WINDOW: Duration = Duration::from_secs(600);
-/// Waits before the first, second and third replacement.
+/// Waits before the first, second and third restart.
 const BACK_OFF: [Duration; MAX_RESTARTS] = [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(5)];
 
-/// Deaths of guests not long ago.
+/// Recent deaths of guests.
 #[derive(Debug, Default)]
 pub(crate) struct Restarts {
     deaths: VecDeque<Instant>,
@@ -19,7 +19,7 @@ pub(crate) struct Restarts {
 }
 
 impl Restarts {
-    /// Counts a death. Returns the wait before the next start, or `None` when it is enough.
+    /// Counts a death. Returns the wait before the restart, or `None` if there were too many.
     pub(crate) fn count(&mut self, now: Instant) -> Option<Duration> {
         self.deaths.push_back(now);
         while self.deaths.front().is_some_and(|at| now.duration_since(*at) > RESTART_WINDOW) {
@@ -30,7 +30,7 @@ impl Restarts {
         Some(wait)
     }
 
-    /// When the next start is due, while that lies ahead.
+    /// When the next restart is due, if that is in the future.
     pub(crate) fn not_before(&self) -> Option<Instant> {
         self.not_before.filter(|at| *at > Instant::now())
     }

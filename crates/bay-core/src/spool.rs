@@ -1,6 +1,6 @@
-//! What the guest kept on disk, read by the daemon when there is no guest to ask. The directory is the bay's and
-//! hostile; the reader of `bay-guest` is written for that. It is read to be shown, and for nothing that is decided or
-//! recorded: root in the bay can write all of it.
+//! The output that the guest stored on disk, read by the daemon while no guest can be asked. The directory is
+//! hostile: root in the bay can write all of it. The reader of `bay-guest` is made for that. What it reads is only
+//! shown; nothing is decided by it or recorded from it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::background::blocking;
 
-/// Pieces on their way to a slow reader; each is at most one frame.
+/// Pieces on their way to a slow reader. Each is at most one frame.
 const IN_FLIGHT: usize = 4;
 
 fn open(state: &PathBuf) -> std::io::Result<OwnedFd> {
@@ -24,7 +24,7 @@ fn open(state: &PathBuf) -> std::io::Result<OwnedFd> {
     Ok(rustix::fs::open(state, flags, Mode::empty())?)
 }
 
-/// The services of a bay as its last guest wrote them down.
+/// The services of a bay as its last guest stored them.
 pub(crate) async fn services(state: PathBuf) -> Result<Vec<ServiceView>, CoreError> {
     blocking(move || {
         let dir = open(&state).map_err(|e| CoreError::internal(&e))?;
@@ -33,7 +33,7 @@ pub(crate) async fn services(state: PathBuf) -> Result<Vec<ServiceView>, CoreErr
     .await
 }
 
-/// The kept output from `since` on as frames, ended by `last` or by an error.
+/// Stored output from `since` on as frames, ended by `last` or by an error.
 pub(crate) async fn output(
     state: PathBuf,
     id: ExecId,
@@ -51,8 +51,8 @@ pub(crate) async fn output(
     Ok(receiver)
 }
 
-/// Sends until the end, a damaged spot, or a reader that has gone. A blocking thread is taken for one piece at a time:
-/// somebody who reads slowly must not hold one.
+/// Sends until the end, a damaged place, or the end of the reader. It takes a blocking thread for one piece at a
+/// time: a slow reader must not occupy one.
 async fn send(
     mut reader: Reader,
     last: Option<Result<Frame, CoreError>>,
@@ -76,7 +76,7 @@ async fn send(
     }
 }
 
-/// The kept log of a service from `since` on as frames: what its runs printed, one after the other.
+/// The stored log of a service from `since` on as frames: the output of its runs, one after the other.
 pub(crate) async fn log(
     state: PathBuf,
     runs: Vec<ServiceRun>,
@@ -96,7 +96,7 @@ async fn send_log(dir: Arc<OwnedFd>, runs: Vec<ServiceRun>, since: u64, to: mpsc
     let missing = |dropped| Frame::Gap(Gap { dropped, why: GapReason::Bound }).to_bytes();
     let mut at = since;
     for (i, run) in runs.iter().enumerate() {
-        // Of a run before the last only what came before the next one began is part of the log.
+        // If a later run began, only what this run printed before that is part of the log.
         let end = runs.get(i + 1).map(|next| next.log_offset);
         if end.is_some_and(|end| end <= at) {
             continue;
@@ -111,7 +111,7 @@ async fn send_log(dir: Arc<OwnedFd>, runs: Vec<ServiceRun>, since: u64, to: mpsc
         let mut reader = open_run(Arc::clone(&dir), run.exec, at - run.log_offset).await;
         while let Some(open) = reader.take().filter(|_| left > 0) {
             let Some((again, frame)) = next(open, left).await else { return };
-            // A run that cannot be read any further is missing from there on.
+            // If a run cannot be read further, the rest of it is left out.
             let Ok(Some((frame, bytes))) = frame else { break };
             reader = Some(again);
             left -= bytes;
@@ -135,10 +135,10 @@ async fn open_run(dir: Arc<OwnedFd>, id: ExecId, since: u64) -> Option<Reader> {
     blocking(open).await.ok()
 }
 
-/// A frame and how many bytes of output it stands for; none at the end.
+/// A frame, and how many bytes of output it has; `None` at the end.
 type Next = Result<Option<(Vec<u8>, u64)>, SpoolError>;
 
-/// The next frame, of no more than so many bytes, and the reader for the one after. Only a defect gives nothing at all.
+/// The next frame, of at most so many bytes, and the reader for the one after. `None` only after a defect.
 async fn next(mut reader: Reader, most: u64) -> Option<(Reader, Next)> {
     let read = tokio::task::spawn_blocking(move || {
         let frame = read_next(&mut reader, most);

@@ -1,4 +1,4 @@
-//! What to do next for a bay: a pure function of what is wanted and what is true.
+//! What to do next for a bay: a pure function of its desired state and its true state.
 //!
 //! ```text
 //!  wanted    true now                          step
@@ -17,32 +17,32 @@
 //!            gone                              Forsake: memory cannot come back, so it becomes "stopped"
 //!  stopped   running or paused                 Stop
 //! ```
-//! Every step either brings the truth nearer to the wish or leaves a reason, so repeating this function and doing what
-//! it says ends in [`Step::Rest`].
+//! Every step brings the bay nearer to its desired state or leaves a reason. So repeating this function and doing its
+//! steps ends in [`Step::Rest`].
 
 use bay_backend::Seen;
 use bay_types::bay::{Desired, State};
 
-/// What one decision is made from.
+/// The facts that one decision is made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
     pub(crate) desired: Desired,
-    /// As last written down.
+    /// The state as last stored.
     pub(crate) state: State,
-    /// As the backend says right now.
+    /// The state that the backend reports now.
     pub(crate) seen: Seen,
     /// A PID 1 is on record.
     pub(crate) recorded: bool,
     pub(crate) disk_ready: bool,
-    /// The files are to become those of a checkpoint.
+    /// The files of a checkpoint are to be restored.
     pub(crate) restore: bool,
-    /// The root filesystem is to be made anew.
+    /// The root filesystem is to be replaced.
     pub(crate) replace: bool,
-    /// What ran is kept on disk, and the next start brings it back.
+    /// The processes are on disk, and the next start restores them.
     pub(crate) on_disk: bool,
-    /// Settings were asked for, or it is not known whether those on record hold for what runs.
+    /// Settings were requested, or the runtime may not have those on record.
     pub(crate) settings_due: bool,
-    /// A restart is due, but not yet.
+    /// A restart is due later.
     pub(crate) backing_off: bool,
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn next_step(look: Look) -> Step {
         };
     }
     if look.recorded && gone {
-        // A stop that failed leaves the bay failed, and is no loss when it comes true later.
+        // A stop that failed leaves the bay failed. If PID 1 ends later, that is no loss.
         let stopping =
             look.state == State::Stopping || (look.state, look.desired) == (State::Failed, Desired::Stopped);
         return match (stopping, look.desired == Desired::Paused && look.on_disk) {
@@ -99,7 +99,7 @@ pub(crate) fn next_step(look: Look) -> Step {
     }
     match (look.desired, look.seen) {
         (Desired::Running | Desired::Paused, Seen::Gone) if !look.disk_ready => Step::MakeDisk,
-        // A runtime without a disk on record makes no sense; it is ended before anything is made.
+        // A runtime without a disk on record is a contradiction. It is ended before a disk is made.
         (Desired::Running | Desired::Paused, _) if !look.disk_ready => Step::Stop,
         (Desired::Running, Seen::Gone) if look.backing_off => Step::Wait,
         (Desired::Running, Seen::Gone) => Step::Start,
@@ -107,7 +107,7 @@ pub(crate) fn next_step(look: Look) -> Step {
         (Desired::Running, Seen::Running) if look.state == State::Running => Step::Rest,
         (Desired::Running, Seen::Running) => Step::Confirm,
         (Desired::Paused, Seen::Gone) if look.on_disk && look.state == State::Paused => Step::Rest,
-        // It is kept on disk, so nothing of it needs to run or to be asked to end; nor is it lost when it died meanwhile.
+        // The processes are on disk, so the runtime ends without a grace, and its death meanwhile is no loss.
         (Desired::Paused, _) if look.on_disk => Step::LetGo,
         (Desired::Paused, Seen::Gone) => Step::Forsake,
         (Desired::Paused, Seen::Running) => Step::Pause,
@@ -157,7 +157,7 @@ mod tests {
                 Look {
                     desired,
                     state,
-                    // What is not on record is never looked for.
+                    // Without a record, the reconciler does not inspect the backend.
                     seen: if recorded { seen } else { Seen::Gone },
                     recorded,
                     disk_ready,
@@ -171,7 +171,7 @@ mod tests {
         )
     }
 
-    /// What a step does when all goes well.
+    /// The facts after a step that succeeds.
     fn done(mut look: Look, step: Step) -> Option<Look> {
         match step {
             Step::Rest | Step::Wait | Step::Delete => return None,
@@ -227,7 +227,7 @@ mod tests {
         Some(look)
     }
 
-    /// Where ten steps lead at most.
+    /// The facts after at most ten steps.
     fn walk(mut at: Look) -> Look {
         for _ in 0..10 {
             match done(at, next_step(at)) {
@@ -240,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn from_anywhere_the_wish_comes_true_or_a_reason_stands(start in look()) {
+        fn from_any_state_a_bay_reaches_its_desired_state_or_has_a_reason(start in look()) {
             let at = walk(start);
             match next_step(at) {
                 Step::Rest => prop_assert!(
@@ -256,7 +256,7 @@ mod tests {
         }
 
         #[test]
-        fn only_an_explicit_word_deletes(at in look()) {
+        fn only_an_explicit_request_deletes(at in look()) {
             prop_assert_eq!(next_step(at) == Step::Delete, at.desired == Desired::Deleted);
         }
 
@@ -322,7 +322,7 @@ mod tests {
             backing_off: false,
         };
         assert_eq!(next_step(at), Step::Forsake);
-        // What is kept on disk is not lost by a death after it was kept.
+        // After its processes were written to disk, the death of the runtime loses nothing.
         let kept = Look { on_disk: true, ..at };
         assert_eq!(next_step(kept), Step::LetGo);
         assert_eq!(next_step(Look { state: State::Paused, ..kept }), Step::Rest);

@@ -1,6 +1,6 @@
-//! What tests of a front need beyond the verbs: bays that no backend made, and the state that verbs leave behind.
+//! What tests of a front need beyond the verbs: bays without a backend, and the state that verbs leave behind.
 //!
-//! Nothing but tests may use this; the architecture test sees to it.
+//! Only tests may use this; the architecture test checks that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,19 +19,19 @@ pub use crate::registry::{BayHandle, Settled, Starting};
 use crate::daemon::Daemon;
 use crate::verbs::{execs, policy};
 
-/// Makes a bay known that is in the store already.
+/// Adds a bay that is in the store already.
 pub fn add_bay(daemon: &Daemon, row: BayRow) -> Arc<BayHandle> {
     let handle = Arc::new(BayHandle::of(row, &daemon.backends));
     daemon.bays.insert(Arc::clone(&handle));
     handle
 }
 
-/// Looks at an exec that was being started, once more.
-pub async fn look_later(daemon: Arc<Daemon>, handle: Arc<BayHandle>, starting: Starting, wait: Duration) {
-    execs::look_later(daemon, handle, starting, wait).await;
+/// Checks once more for an exec that was being started.
+pub async fn recheck_later(daemon: Arc<Daemon>, handle: Arc<BayHandle>, starting: Starting, wait: Duration) {
+    execs::recheck_later(daemon, handle, starting, wait).await;
 }
 
-/// Writes the end of an exec down, as the guest reported it.
+/// Records the end of an exec as the guest reported it.
 pub async fn ended(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit: Exit) {
     execs::ended(daemon, handle, id, exit, None).await;
 }
@@ -49,12 +49,12 @@ pub async fn close_all(daemon: &Daemon, handle: &BayHandle, why: EndReason) {
     execs::close_all(daemon, handle, why).await;
 }
 
-/// The policy that holds for a bay.
+/// The policy in force for a bay.
 pub async fn effective(daemon: &Daemon, handle: &BayHandle) -> Arc<CompiledPolicy> {
     policy::effective(daemon, handle).await
 }
 
-/// Ends what was granted to a bay.
+/// Revokes all grants of a bay.
 ///
 /// # Errors
 /// If the store cannot be written.

@@ -1,5 +1,5 @@
-//! What callers may ask for. Everything here is pure: the same request gets the same answer on every machine of the
-//! same size.
+//! Checks of what callers request. Everything here is pure: the same request gets the same answer on every host of
+//! the same size.
 
 use std::path::{Component, Path};
 
@@ -8,12 +8,12 @@ use bay_types::{Action, BayName, CoreError, ErrorCode, Hint};
 
 use crate::host_size::HostSize;
 
-/// Mounts one bay may have.
+/// The most mounts of one bay.
 const MAX_MOUNTS: usize = 64;
-/// Longest path the kernel takes.
+/// The longest path that the kernel accepts.
 const MAX_PATH: usize = 4095;
-/// Places inside a bay that are its own and cannot be covered: the kernel's, our own, the workspace, and `/run`, which
-/// is made anew in memory at every start.
+/// Places inside a bay that a mount must not cover: those of the kernel, our own, the workspace, and `/run`, which is
+/// made in memory at every start.
 const KEPT_TARGETS: [&str; 6] =
     ["/proc", "/sys", "/dev", "/run", bay_types::guest::HOME, bay_types::guest::WORKSPACE];
 
@@ -103,7 +103,7 @@ pub(crate) fn limits(limits: &Limits, host: HostSize) -> Result<(), CoreError> {
     Ok(())
 }
 
-/// Shorter, and a bay would be stopped while its user thinks.
+/// A shorter time would stop a bay while its user thinks.
 const MIN_IDLE_STOP_S: u64 = 2;
 const MAX_IDLE_STOP_S: u64 = 30 * 24 * 60 * 60;
 
@@ -117,7 +117,7 @@ pub(crate) fn idle_stop(seconds: Option<u64>) -> Result<(), CoreError> {
     }
 }
 
-/// Absolute, without `..`, NUL or more bytes than the kernel takes.
+/// Whether a path is absolute, without `..` and NUL, and not longer than the kernel accepts.
 fn plain_absolute(path: &Path) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let bytes = path.as_os_str().as_bytes();
@@ -171,7 +171,7 @@ fn shown(path: &Path) -> String {
     text
 }
 
-/// Everything about a new bay that can be checked without touching anything.
+/// Checks everything about a new bay that needs no I/O.
 pub(crate) fn create(create: &BayCreate, host: HostSize) -> Result<Option<BayName>, CoreError> {
     let name = create.name.as_deref().map(name).transpose()?;
     limits(&create.limits, host)?;
@@ -192,7 +192,7 @@ pub(crate) fn create(create: &BayCreate, host: HostSize) -> Result<Option<BayNam
     Ok(name)
 }
 
-/// A path inside a bay, for files and archives. What it leads to is the guest's to find out, safely.
+/// Checks a path inside a bay, for files and archives. The guest resolves it safely.
 pub(crate) fn bay_path(path: &str) -> Result<(), CoreError> {
     if path.starts_with('/') && path.len() <= MAX_PATH && !path.contains('\0') {
         return Ok(());

@@ -109,7 +109,7 @@ async fn create(
     Input(wanted): Input<BayCreate>,
 ) -> Result<Response, Failure> {
     let creation = create::begin(&daemon, &who, wanted, parent)?;
-    Ok(progress_then_result(words, |teller| creation.run(teller)))
+    Ok(progress_then_result(words, |reporter| creation.run(reporter)))
 }
 
 async fn remove(

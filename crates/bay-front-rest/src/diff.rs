@@ -43,5 +43,5 @@ async fn review(
     words: Words,
 ) -> Result<Response, Failure> {
     let review = diff::begin_review(&daemon, &who, &bay, ask).await?;
-    Ok(progress_then_result(words, |teller| review.run(teller)))
+    Ok(progress_then_result(words, |reporter| review.run(reporter)))
 }

@@ -32,7 +32,10 @@ async fn import(
     words: Words,
     Input(import): Input<ImageImport>,
 ) -> Response {
-    progress_then_result(words, |teller| async move { images::import(&daemon, &who, import, teller).await })
+    progress_then_result(
+        words,
+        |reporter| async move { images::import(&daemon, &who, import, reporter).await },
+    )
 }
 
 async fn remove(

@@ -60,7 +60,10 @@ async fn sync(
     words: Words,
     Input(sync): Input<RepoSync>,
 ) -> Response {
-    progress_then_result(words, |teller| async move { repos::sync(&daemon, &who, &sync.repo, teller).await })
+    progress_then_result(
+        words,
+        |reporter| async move { repos::sync(&daemon, &who, &sync.repo, reporter).await },
+    )
 }
 
 async fn remove(

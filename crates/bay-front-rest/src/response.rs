@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use bay_core::Teller;
+use bay_core::ProgressReporter;
 use bay_core::byte_stream::{ByteStream, json_lines, received};
 use bay_types::CoreError;
 use bay_types::frame::Frame;
@@ -73,12 +73,12 @@ pub(crate) fn lines(lines: ByteStream) -> Response {
 pub(crate) fn progress_then_result<T, W, F>(words: Words, work: W) -> Response
 where
     T: Serialize + Send + 'static,
-    W: FnOnce(Teller) -> F,
+    W: FnOnce(ProgressReporter) -> F,
     F: Future<Output = Result<T, CoreError>> + Send + 'static,
 {
-    let (teller, progress) = Teller::new();
+    let (reporter, progress) = ProgressReporter::new();
     // A separate task, so that a panic becomes a response too.
-    let work = tokio::spawn(work(teller));
+    let work = tokio::spawn(work(reporter));
     let last = async move {
         let error = match work.await {
             Ok(Ok(result)) => return News::Done { result },

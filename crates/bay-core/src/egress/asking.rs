@@ -1,4 +1,5 @@
-//! Requests that a person is asked about: held until there is an answer, or for as long as their client waits.
+//! Requests that need an approval: the gateway holds them until there is an answer, or for as long as their client
+//! waits.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +19,7 @@ use crate::approvals::{RETRY_AFTER, Verdict};
 use crate::verbs::{policy, questions};
 
 impl BayDecider {
-    /// Has a person asked. `None` where the policy has another word by now than to ask.
+    /// Asks a person. `None` if the policy changed and no longer asks.
     pub(super) async fn ask(
         &self,
         caller: &Caller,
@@ -33,12 +34,12 @@ impl BayDecider {
         let who = who(&caller.known).await;
         let hold_until = Instant::now()
             + daemon.approvals.hold(if request.git().is_some() {
-                // Git over SSH says nothing of itself, and waits like git.
+                // Git over SSH has no `User-Agent`, and waits as long as git over HTTPS.
                 Some("git/")
             } else {
                 sight.user_agent()
             });
-        // Whoever answers does so for what was seen: what is still to come could be anything.
+        // The approver answers for what was seen. A body that is still to come could be anything.
         let beginning = sight.beginning().await;
         let is_there = beginning.whole || beginning.bytes.len() >= MAX_LOOK_BYTES;
         if sight.headers().is_some() && !is_there {
@@ -53,9 +54,9 @@ impl BayDecider {
             secrets: sight.secrets().to_vec(),
             checkpoint: decision.rule().is_some_and(|rule| rule.checkpoint),
         };
-        let wish = about.wish(&daemon.approvals, &handle, sight).await;
+        let new = about.into_question(&daemon.approvals, &handle, sight).await;
         loop {
-            let verdict = questions::ask(&daemon, &handle, &wish, hold_until).await;
+            let verdict = questions::ask(&daemon, &handle, &new, hold_until).await;
             let body = |decision: &Decision, approval: ApprovalId| {
                 let event = decided(who.as_ref(), request, decision, sight.secrets());
                 EgressDecided { approval: Some(approval), ..event }
@@ -72,7 +73,7 @@ impl BayDecider {
                             self.approved().insert(id.0.clone(), Arc::clone(&question));
                             return Some(Ruling { id, decision: approved, explanation: None, waiting: None });
                         }
-                        // Another was faster, and this one has to be asked about on its own.
+                        // Another request used the allow, so this one needs an approval of its own.
                         Ok(None) => daemon.approvals.forget(&question),
                         Err(NotRecorded(why)) => return Some(unrecorded(request, &why)),
                     }
@@ -82,7 +83,7 @@ impl BayDecider {
                 }
                 Ok(Verdict::Waiting(question)) => {
                     let id = self
-                        .tell(
+                        .record_refusal(
                             request,
                             with_explanation(body(&decision, question.id), &explanation),
                             egress::Outcome::Ask,
@@ -107,7 +108,7 @@ impl BayDecider {
                 }
                 Ok(Verdict::Ending) => {
                     let id = self
-                        .tell(
+                        .record_refusal(
                             request,
                             with_explanation(
                                 decided(who.as_ref(), request, &decision, sight.secrets()),
@@ -126,7 +127,7 @@ impl BayDecider {
         }
     }
 
-    /// The same with another end than the policy's.
+    /// Denies the request for a reason other than the policy's.
     async fn deny(
         &self,
         request: &CanonicalRequest,
@@ -141,11 +142,11 @@ impl BayDecider {
         explanation.would_allow.clear();
         let event = with_explanation(decided(who, request, &decision, sight.secrets()), &explanation);
         let event = EgressDecided { asked: true, ..event };
-        let id = self.tell(request, event, egress::Outcome::Deny).await;
+        let id = self.record_refusal(request, event, egress::Outcome::Deny).await;
         Ruling { id, decision, explanation: Some(Box::new(explanation)), waiting: None }
     }
 
-    async fn tell(
+    async fn record_refusal(
         &self,
         request: &CanonicalRequest,
         event: EgressDecided,
@@ -155,8 +156,8 @@ impl BayDecider {
         self.recorder.denied(what, of, std::future::ready(event)).await
     }
 
-    /// Decides on something under way once more: what a person allowed is not asked about again, but ends with the time
-    /// or the exec that it was for, or when the allow is revoked.
+    /// Decides again on a request that is under way. A request that a person allowed is not asked about again. It
+    /// ends with the time or the exec of the allow, or when the allow is revoked.
     pub(super) fn reviewed(&self, id: &RecordId, request: &CanonicalRequest, decision: Decision) -> Decision {
         if decision.outcome != Outcome::Ask {
             return decision;

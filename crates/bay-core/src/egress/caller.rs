@@ -1,4 +1,4 @@
-//! Who is behind a connection: the exec at once, the process as soon as it is found.
+//! Who opened a connection: the exec at once, the process as soon as it is found.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,13 +13,14 @@ use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::registry::BayHandle;
 
-/// How long a decision waits for the process to be found. It is looked for while the handshake goes on.
+/// How long a decision waits until the process is found. The search runs during the handshake.
 const FOUND_WITHIN: Duration = Duration::from_millis(50);
-/// Connections of one bay whose processes are looked for at a time. In a flood those of the others stay unknown.
+/// For how many connections of one bay the daemon searches the process at the same time. In a flood, the processes of
+/// further connections stay unknown.
 const LOOKING: usize = 2;
-/// Execs of which it is remembered whether the bay has them.
+/// For how many execs the daemon remembers whether the bay has them.
 const REMEMBERED: usize = 4096;
-/// Between two looks at the execs there are.
+/// The interval between two readings of the execs.
 const NOTE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Finds out who opened the connections of one bay.
@@ -31,7 +32,7 @@ pub(super) struct Callers {
     began: Arc<Notify>,
 }
 
-/// Who opened one connection.
+/// Who opened one connection. The process may still be searched for.
 #[derive(Debug)]
 pub(super) struct Opener {
     who: watch::Receiver<Who>,
@@ -48,7 +49,7 @@ impl Callers {
         }
     }
 
-    /// Called on the path of packets.
+    /// Runs on the path of packets, so it must not wait.
     pub(super) fn opener(&self, bay_end: SocketAddr, gateway_end: SocketAddr) -> Opener {
         let Some(attribution) = &self.attribution else {
             return Opener { who: watch::channel(Who::default()).1, own: Arc::clone(&self.own) };
@@ -65,22 +66,22 @@ impl Callers {
         Opener { who, own: Arc::clone(&self.own) }
     }
 
-    /// Who asks for a name. To be made sure of with [`Callers::sure`].
+    /// Who looked up a name. [`Callers::sure`] must check it.
     pub(super) fn asker(&self, bay_end: SocketAddr, gateway_end: SocketAddr) -> Option<Who> {
         Some(self.attribution.as_ref()?.who(bay_end, gateway_end, Transport::Udp))
     }
 
-    /// The same without what is not the bay's; nothing if nobody is left.
+    /// Removes from `who` what the bay does not have; `None` if nothing is left.
     pub(super) async fn sure(&self, who: Option<Who>) -> Option<Who> {
         self.own.only(who?).await
     }
 
-    /// An exec has begun.
+    /// Learns that an exec began.
     pub(super) fn began(&self) {
         self.began.notify_one();
     }
 
-    /// Takes note of execs as they begin. Never returns.
+    /// Notes execs as they begin. Never returns.
     pub(super) async fn note_execs(self) {
         let Some(attribution) = self.attribution else { return };
         loop {
@@ -93,9 +94,10 @@ impl Callers {
 }
 
 impl Opener {
-    /// All that is known of it, after a short wait for what is still looked for.
+    /// All that is known of the opener, after a short wait for the search.
     pub(super) async fn who(&self) -> Option<Who> {
-        // Nobody is left to tell more where the search is over, or never began: all requests but the first of a connection.
+        // If the search is over or never began, nothing more will be known. That is so for all requests of a
+        // connection but the first.
         if self.who.has_changed().is_ok() {
             let mut told = self.who.clone();
             told.mark_unchanged();
@@ -106,8 +108,8 @@ impl Opener {
     }
 }
 
-/// The execs that a bay has. An exec is told by the name of its control group, and root in the bay can give a group any name:
-/// one that the bay does not have, above all one of another bay, is not taken for the name of anybody.
+/// The execs of a bay. The name of its control group identifies an exec, and root in the bay can give a group any
+/// name. So a name that the bay does not have is ignored, above all the name of another bay's exec.
 #[derive(Debug)]
 pub(super) struct OwnExecs {
     handle: Weak<BayHandle>,
@@ -120,7 +122,8 @@ impl OwnExecs {
         Self { handle: Arc::downgrade(handle), store, known: Mutex::default() }
     }
 
-    /// What of it is the bay's own. Runs of services are execs that only the guest knows: of them the service's name stays.
+    /// Removes an exec that the bay does not have. Runs of services are execs that only the guest knows: of them the
+    /// service's name stays.
     async fn only(&self, mut who: Who) -> Option<Who> {
         if let Some(exec) = who.exec
             && !self.has(exec).await
@@ -146,7 +149,7 @@ impl OwnExecs {
                 row.is_some()
             }
             Err(error) => {
-                tracing::warn!(bay = %handle.name, %error, "whether a bay has an exec could not be found out");
+                tracing::warn!(bay = %handle.name, %error, "the execs of a bay could not be read");
                 false
             }
         }

@@ -1,4 +1,4 @@
-//! The daemon's answers to the gateway of one bay: its policy, who is behind a connection, and the record.
+//! The daemon's answers to the gateway of one bay: the policy, who opened a connection, and the record.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -26,9 +26,9 @@ use crate::daemon::Daemon;
 use crate::gateway_files::NamesFile;
 use crate::registry::BayHandle;
 
-/// Of all a request says, as much is put on record.
+/// How many bytes of a request are recorded.
 const MAX_REQUEST: usize = 2048;
-/// An explanation that is longer is kept in short.
+/// Longer explanations are shortened in the record.
 const MAX_EXPLANATION: usize = 8192;
 
 pub(super) struct BayDecider {
@@ -36,7 +36,7 @@ pub(super) struct BayDecider {
     pub(super) names: NamesFile,
     pub(super) callers: Callers,
     pub(super) policy: RwLock<Arc<CompiledPolicy>>,
-    /// What was let out by a person's word and is not over, with the question.
+    /// Requests that an approval let out and that have not ended, with the approval.
     pub(super) approved: Mutex<HashMap<String, Arc<Question>>>,
     pub(super) secrets: RwLock<Arc<Secrets>>,
     pub(super) daemon: Weak<Daemon>,
@@ -65,12 +65,12 @@ pub(super) async fn who(known: &Known) -> Option<Who> {
     known.downcast_ref::<Opener>()?.who().await
 }
 
-/// The first part of a text that could be long.
+/// Shortens a long text.
 fn clip(text: String) -> String {
     if text.len() <= MAX_REQUEST {
         return text;
     }
-    // Its beginning and its end: what matters may stand at either.
+    // What matters may be at the beginning or at the end.
     let (mut begin, mut end) = (MAX_REQUEST / 2, text.len() - MAX_REQUEST / 2);
     while !text.is_char_boundary(begin) {
         begin -= 1;
@@ -111,12 +111,13 @@ fn outcome(decided: Outcome) -> egress::Outcome {
     }
 }
 
-/// The event of a decision that says why.
+/// The event of a decision, with its explanation.
 pub(super) fn with_explanation(event: EgressDecided, explanation: &Explanation) -> EgressDecided {
     EgressDecided { explanation: Some(bounded(explanation)), ..event }
 }
 
-/// An explanation as it is kept. One that repeats a long request in each of its parts would leave no room for the event.
+/// An explanation as it is recorded. One that repeats a long request in each of its parts would exceed the length of
+/// an event.
 fn bounded(explanation: &Explanation) -> Value {
     let whole = json!(explanation);
     if whole.to_string().len() <= MAX_EXPLANATION {
@@ -125,7 +126,7 @@ fn bounded(explanation: &Explanation) -> Value {
     json!({ "request": clip(explanation.request.clone()), "outcome": explanation.outcome, "reason": clip(explanation.reason.clone()) })
 }
 
-/// What is refused for the record's sake alone.
+/// The refusal of a request only because it cannot be recorded.
 pub(super) fn unrecorded(request: &CanonicalRequest, why: &str) -> Ruling {
     let decision =
         Decision { outcome: Outcome::Deny, cause: Cause::NoPolicy, layers: Vec::new(), credentials: false };
@@ -149,11 +150,12 @@ impl Decider for BayDecider {
         Arc::new(self.callers.opener(peer, local))
     }
 
-    /// Every name has an address, so that whoever uses it is told why it may not: no question leaves the host, whatever is
-    /// answered. Words without a dot are what a resolver tries for its own network, and there is none.
+    /// Every name gets an address, so that its user gets a refusal with the reason. No query leaves the host in any
+    /// case. Names without a dot are what a resolver tries for its own network, and a bay has none.
     fn look_up(&self, name: &Host) -> LookUp {
         match name.name() {
-            // As long as a name could not be kept no other gets an address: a later daemon might give it to a third.
+            // While a name could not be stored, no other name gets an address: a later daemon might give the same
+            // address to a third name.
             _ if self.names.settle().is_err() => LookUp::Refused,
             Some(name) if name.contains('.') => LookUp::Answer,
             _ => LookUp::NoSuchName,
@@ -163,12 +165,12 @@ impl Decider for BayDecider {
     fn looked_up(&self, peer: SocketAddr, name: &str, kind: &str, answer: LookUp, new: bool) -> bool {
         let mut kept = true;
         if new && let Err(error) = self.names.add(name) {
-            tracing::error!(%error, "a name's address could not be kept; no names are looked up in this bay until it is");
+            tracing::error!(%error, "a name's address could not be stored; look-ups in this bay fail until it is");
             kept = false;
         }
         let recorder = Arc::clone(&self.recorder);
         let (name, kind) = (clip(name.to_owned()), kind.to_owned());
-        // Now, as long as there is a socket to look at.
+        // Now, while the socket of the query exists.
         let who = self.callers.asker(peer, SocketAddr::new(GATEWAY_V4.into(), DNS_PORT));
         let callers = self.callers.clone();
         tokio::spawn(async move {
@@ -269,7 +271,7 @@ impl Decider for BayDecider {
                 (Refusal::Secret, host.to_string(), *port, misuse.to_string())
             }
         };
-        // Each way of misusing each secret is told by itself.
+        // Each way of misusing each secret counts separately.
         let of = format!("{host}:{port}{kind}");
         let event = async {
             let by = who(&caller.known).await;

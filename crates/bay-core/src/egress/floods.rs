@@ -1,32 +1,33 @@
-//! Floods of refusals are added up: a bay that is refused ten thousand times in a second has one line for it.
+//! Floods of refusals are counted: if a bay is refused ten thousand times in a second, the record gets one event for
+//! that.
 //!
-//! In each window the first few of a kind have an event of their own, and all together not more than a number of them.
-//! The others are added up; the sum is an event when the window ends. A window keeps apart a bounded number of kinds. The
-//! sum of all further ones states how many different names it stands for, and lists the first of them.
+//! In each window, the first few refusals of a kind get an event each, up to a limit for all kinds. Further refusals
+//! are counted, and each sum is an event at the end of the window. A window distinguishes a limited number of kinds.
+//! The sum of all further kinds has the number of different names, and lists the first of them.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
-/// How long refusals are added up.
+/// The length of a window.
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
-/// Refusals of one kind with an event of their own, in a window.
+/// How many refusals of one kind get an event each in a window.
 pub(super) const EACH: u32 = 20;
-/// The kind of names beyond what a bay may ask for: one in a window has an event of its own, so that a flood of names does
-/// not write them into the record.
+/// The kind of names beyond the limit of a bay. One of them gets an event in each window, so that a flood of names
+/// does not write them into the record.
 pub(super) const TOO_MANY_NAMES: &str = "too-many-names";
-/// All of them together.
+/// How many refusals of all kinds get an event each in a window.
 pub(super) const TOGETHER: u32 = 200;
-/// Kinds that are kept apart in a window. Of the others there is one sum for each [`Kind::what`].
+/// How many kinds a window distinguishes. Further kinds have one sum for each [`Kind::what`].
 const MAX_KINDS: usize = 256;
-/// Different names that such a sum can count. It remembers eight bytes of each.
+/// How many different names such a sum counts. It keeps eight bytes of each.
 const MAX_DISTINCT: usize = 16_384;
-/// Names that it lists, and their length together: the body of an event is bounded.
+/// How many names it lists. Their total length is bounded too, because the body of an event is.
 const SAMPLE: usize = 64;
 const SAMPLE_BYTES: usize = 8 << 10;
 
-/// What makes two refusals the same for whoever reads the record.
+/// What makes two refusals the same for a reader of the record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Kind {
     pub(super) what: &'static str,
@@ -37,41 +38,41 @@ pub(super) struct Kind {
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     told: u32,
-    /// The last event of its own.
+    /// The number of the last event of this kind.
     last: u64,
     more: u64,
 }
 
-/// What is to be done with a refusal.
+/// How to record a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Say {
-    /// It has an event of its own, whose number is to be told with [`Floods::told`].
-    Tell(Kind),
-    /// It was added to the sum of those like it; this is the last that has an event.
+    /// It gets its own event, whose number must be reported with [`Floods::recorded`].
+    Record(Kind),
+    /// It was added to a sum. This is the last event of its kind.
     Counted(u64),
 }
 
-/// Refusals that had no event of their own.
+/// The refusals of a window that got no event of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) kind: Kind,
-    /// The last of its kind that has an event.
+    /// The last event of the same kind.
     pub(super) like: u64,
     pub(super) count: u64,
-    /// The names of a sum of more than one kind; its [`Kind::of`] is empty.
+    /// The names of a sum of several kinds; then [`Kind::of`] is empty.
     pub(super) names: Option<Names>,
 }
 
-/// The names that the sum of more than one kind stands for.
+/// The names in a sum of several kinds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Names {
-    /// How many different ones there were, up to [`MAX_DISTINCT`].
+    /// How many different names there were, up to [`MAX_DISTINCT`].
     pub(super) distinct: usize,
-    /// The first of them.
+    /// The first names.
     pub(super) sample: Vec<String>,
 }
 
-/// Refusals of kinds beyond [`MAX_KINDS`], in a window.
+/// The refusals of kinds beyond [`MAX_KINDS`] in a window.
 #[derive(Debug, Default)]
 struct Further {
     count: u64,
@@ -105,7 +106,7 @@ pub(super) struct Floods {
     told: u32,
     kinds: HashMap<Kind, Tally>,
     further: HashMap<&'static str, Further>,
-    /// Keyed by chance: a bay cannot choose names that count as one.
+    /// Random keys: a bay cannot choose names with the same hash.
     hashes: RandomState,
 }
 
@@ -121,7 +122,8 @@ impl Floods {
     }
 
     pub(super) fn add(&mut self, kind: Kind) -> Say {
-        // Kept apart and told once whatever else there was: it comes after names beyond counting.
+        // Names beyond the limit get their event whatever else there was: so many names come before them that they
+        // would use up the window.
         let too_many_names = kind.what == TOO_MANY_NAMES;
         let known = too_many_names || self.kinds.contains_key(&kind);
         if !known && self.kinds.len() >= MAX_KINDS {
@@ -133,19 +135,19 @@ impl Floods {
         if tell {
             tally.told += 1;
             self.told += 1;
-            return Say::Tell(kind);
+            return Say::Record(kind);
         }
         tally.more += 1;
         Say::Counted(tally.last)
     }
 
-    pub(super) fn told(&mut self, kind: &Kind, event: u64) {
+    pub(super) fn recorded(&mut self, kind: &Kind, event: u64) {
         if let Some(tally) = self.kinds.get_mut(kind) {
             tally.last = tally.last.max(event);
         }
     }
 
-    /// The sums of the window that ends now, if it does.
+    /// The sums of the window, if it ends now.
     pub(super) fn turn(&mut self, now: Instant, at_once: bool) -> Vec<Sum> {
         if !at_once && now.saturating_duration_since(self.began) < WINDOW {
             return Vec::new();
@@ -170,31 +172,31 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_a_kind_are_told_and_the_rest_is_a_sum() {
+    fn the_first_of_a_kind_have_events_and_the_rest_is_a_sum() {
         let start = Instant::now();
         let mut floods = Floods::new(start);
         for event in 0..1000 {
             match floods.add(kind(1)) {
-                Say::Tell(kind) => floods.told(&kind, event),
+                Say::Record(kind) => floods.recorded(&kind, event),
                 Say::Counted(last) => assert_eq!(last, u64::from(EACH) - 1),
             }
         }
-        assert_eq!(floods.add(kind(2)), Say::Tell(kind(2)));
+        assert_eq!(floods.add(kind(2)), Say::Record(kind(2)));
         assert!(floods.turn(start, false).is_empty());
         let sums = floods.turn(start + WINDOW, false);
         assert_eq!(sums, [Sum { kind: kind(1), like: 19, count: 980, names: None }]);
-        assert_eq!(floods.add(kind(1)), Say::Tell(kind(1)));
+        assert_eq!(floods.add(kind(1)), Say::Record(kind(1)));
     }
 
     #[test]
-    fn of_names_that_are_too_many_one_is_told() {
+    fn of_names_beyond_the_limit_one_has_an_event() {
         let start = Instant::now();
         let mut floods = Floods::new(start);
-        // Those before them took all events and all kinds.
+        // The names before them used up all events and all kinds.
         (0..1000).for_each(|of| drop(floods.add(kind(of))));
         let names = || Kind { what: TOO_MANY_NAMES, of: String::new() };
-        assert_eq!(floods.add(names()), Say::Tell(names()));
-        floods.told(&names(), 7);
+        assert_eq!(floods.add(names()), Say::Record(names()));
+        floods.recorded(&names(), 7);
         assert!((0..999).all(|_| floods.add(names()) == Say::Counted(7)));
         let sums = floods.turn(start + WINDOW, false);
         assert!(sums.contains(&Sum { kind: names(), like: 7, count: 999, names: None }), "{sums:?}");
@@ -204,7 +206,7 @@ mod tests {
     fn many_kinds_take_neither_the_record_nor_memory() {
         let start = Instant::now();
         let mut floods = Floods::new(start);
-        let told = (0..100_000).filter(|of| matches!(floods.add(kind(*of)), Say::Tell(_))).count();
+        let told = (0..100_000).filter(|of| matches!(floods.add(kind(*of)), Say::Record(_))).count();
         assert_eq!(told, TOGETHER as usize);
         assert!(floods.kinds.len() <= MAX_KINDS + 1);
         let further = &floods.further["deny"];
@@ -214,11 +216,11 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_of_further_kinds_states_how_many_names_it_stands_for() {
+    fn the_sum_of_further_kinds_has_the_number_of_names() {
         let start = Instant::now();
         let mut floods = Floods::new(start);
         (0..MAX_KINDS).for_each(|of| drop(floods.add(kind(of))));
-        // A hundred further names, each three times, and one refusal of another sort.
+        // A hundred further names, three refusals each, and one refusal of another sort.
         (0..300).for_each(|number| drop(floods.add(kind(MAX_KINDS + number % 100))));
         let _counted = floods.add(Kind { what: "connection", of: "192.0.2.1:22".to_owned() });
         let sums = floods.turn(start, true);

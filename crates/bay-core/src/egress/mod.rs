@@ -1,4 +1,4 @@
-//! The way out of each bay: a gateway on the sockets of its gateway namespace, as long as it runs.
+//! The egress of each bay: a gateway on the sockets of its gateway namespace, while the bay runs.
 //!
 //! ```text
 //!   bay ──► sockets in its gateway namespace (bay-backend) ──► bay_gateway::Gateway ──► host's network
@@ -6,8 +6,8 @@
 //!                                     policy ◄── BayDecider ◄──────┘
 //!                          record (floods added up) ◄──┘
 //! ```
-//! It is opened when a bay starts, or is found again by a new daemon, and closed when the bay's runtime goes. While no
-//! daemon runs there is nobody at the sockets, and the kernel refuses what the bay sends.
+//! The daemon opens it when a bay starts or is adopted, and closes it when the bay's runtime ends. While no daemon
+//! runs, nothing listens on the sockets, and the kernel refuses what the bay sends.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -47,18 +47,18 @@ use decider::BayDecider;
 use port::{PortConnections, PortDatagrams};
 use record::Recorder;
 
-/// How long a guest has to put sentinels into their places, and when it is told again if it did not.
+/// How long a guest may take to put sentinels into their places, and the wait before the next attempt.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
 const TELL_AGAIN: Duration = Duration::from_secs(3);
-/// How often it is seen at least whether a rule or a grant has ended.
+/// The longest interval between two checks whether a rule or a grant has ended.
 const LOOK_AT_ENDS: Duration = Duration::from_secs(60);
 
-/// The open way out of one bay. Dropping it closes the way.
+/// The open egress of one bay. Dropping it closes the egress.
 pub(crate) struct BayEgress {
     gateway: Gateway,
     decider: Arc<BayDecider>,
     counters: Box<dyn EgressCounters>,
-    /// All that is to end with this.
+    /// Tasks that end with the egress.
     serving: Mutex<JoinSet<()>>,
 }
 
@@ -71,7 +71,7 @@ impl std::fmt::Debug for BayEgress {
 impl BayEgress {
     pub(crate) async fn open(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>) -> Result<Arc<Self>, CoreError> {
         let (egress, row) = (&daemon.egress, &handle.row());
-        // Before the policy is read: a change in between is noticed.
+        // Before the policy is read, so that a change in between is noticed.
         let changes = (daemon.policies.subscribe(row.id), daemon.secrets.subscribe());
         let policy = policy::effective(daemon, handle).await;
         let secrets = secrets_of(daemon, row, &policy);
@@ -83,7 +83,7 @@ impl BayEgress {
         let found = row.runtime.as_ref().map(|record| handle.backend.attribution(row.id, record));
         let attribution = match found {
             Some(Err(error)) => {
-                tracing::warn!(bay = %row.name, %error, "who is behind a connection of this bay stays unknown");
+                tracing::warn!(bay = %row.name, %error, "the execs behind this bay's connections cannot be determined");
                 None
             }
             found => found.and_then(Result::ok),
@@ -116,7 +116,7 @@ impl BayEgress {
         for datagrams in questions {
             serving.spawn(gateway.serve_dns_udp(PortDatagrams(datagrams)));
         }
-        serving.spawn(async move { recorder.tell_sums().await });
+        serving.spawn(async move { recorder.record_sums().await });
         serving.spawn(decider.callers.clone().note_execs());
         let open = Arc::new(Self { gateway, decider, counters, serving: Mutex::new(serving) });
         let following = follow(Arc::clone(daemon), Arc::clone(handle), Arc::downgrade(&open), changes);
@@ -124,14 +124,14 @@ impl BayEgress {
         Ok(open)
     }
 
-    /// From now on this holds, also for what is under way.
+    /// Applies a policy and secrets, also to requests that are under way.
     fn set(&self, policy: Arc<CompiledPolicy>, secrets: Arc<Secrets>) {
         self.decider.set_policy(policy);
         self.decider.set_secrets(secrets);
         self.gateway.policy_changed();
     }
 
-    /// Whether a rule or a grant has ended since then; from now on it is looked at from now.
+    /// Whether a rule or a grant has ended since `then`. Sets `then` to now.
     fn has_ends_since(&self, then: &mut Timestamp) -> bool {
         let now = Timestamp::now();
         let since = std::mem::replace(then, now);
@@ -167,30 +167,30 @@ impl OpenEgress for BayEgress {
     }
 }
 
-/// The secrets of a bay, as its gateway is to know them. A daemon that cannot read them has none to give.
+/// The secrets of a bay for its gateway. If the daemon cannot read them, the gateway gets none.
 fn secrets_of(daemon: &Daemon, row: &BayRow, policy: &CompiledPolicy) -> Arc<Secrets> {
     daemon.secrets.of_bay(row, policy).unwrap_or_else(|error| {
-        tracing::error!(bay = %row.name, message = %error.message, "a bay goes without its secrets");
+        tracing::error!(bay = %row.name, message = %error.message, "a bay runs without its secrets");
         Arc::new(Secrets::none())
     })
 }
 
-/// Has every change of the policy and of secrets hold at once, and tells the guest of the latter.
+/// Applies every change of the policy and of the secrets at once, and tells the guest about sentinels.
 async fn follow(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     open: Weak<BayEgress>,
     (mut policies, mut secrets): (watch::Receiver<u64>, watch::Receiver<u64>),
 ) {
-    // A guest that an earlier daemon started may not know the newest.
-    let mut untold = true;
+    // A guest that an earlier daemon started may not have the newest sentinels.
+    let mut unsent = true;
     let mut looked_at = Timestamp::now();
     loop {
         let Some(next_end) = open.upgrade().map(|open| until_next_end(&open.decider.policy())) else {
             return;
         };
         tokio::select! {
-            // What a grant let out ends with it.
+            // Requests that a grant let out end with the grant.
             () = tokio::time::sleep(next_end) => {
                 let ended = open.upgrade().is_some_and(|open| open.has_ends_since(&mut looked_at));
                 if !ended {
@@ -202,10 +202,10 @@ async fn follow(
                 if changed.is_err() {
                     return;
                 }
-                untold = true;
+                unsent = true;
             }
-            () = tokio::time::sleep(TELL_AGAIN), if untold => {
-                untold = !tell_guest(&daemon, &handle).await;
+            () = tokio::time::sleep(TELL_AGAIN), if unsent => {
+                unsent = !send_sentinels(&daemon, &handle).await;
                 continue;
             }
         }
@@ -214,13 +214,14 @@ async fn follow(
         let Some(open) = open.upgrade() else { return };
         open.set(policy, secrets);
         drop(open);
-        if untold {
-            untold = !tell_guest(&daemon, &handle).await;
+        if unsent {
+            unsent = !send_sentinels(&daemon, &handle).await;
         }
     }
 }
 
-/// How long it takes until a rule or a grant ends, by the wall clock; looked at again from time to time, because that is set.
+/// The time until a rule or a grant ends, by the wall clock. It is at most [`LOOK_AT_ENDS`], because that clock can
+/// be set.
 fn until_next_end(policy: &CompiledPolicy) -> Duration {
     let now = Timestamp::now();
     let left =
@@ -228,11 +229,11 @@ fn until_next_end(policy: &CompiledPolicy) -> Duration {
     left.map_or(LOOK_AT_ENDS, |left| left.min(LOOK_AT_ENDS))
 }
 
-/// Has sentinels be where tools look for them. One that does not take the news is told again.
-async fn tell_guest(daemon: &Daemon, handle: &BayHandle) -> bool {
+/// Makes the guest put sentinels where tools look for them. Returns whether it did.
+async fn send_sentinels(daemon: &Daemon, handle: &BayHandle) -> bool {
     let delivered = match daemon.secrets.delivered(&handle.row()) {
         Ok(delivered) => delivered,
-        // Without the key there is nothing to tell, and nothing to take away.
+        // Without the key there are no sentinels to add or remove.
         Err(_) => return true,
     };
     let body = serde_json::to_vec(&delivered).unwrap_or_default();

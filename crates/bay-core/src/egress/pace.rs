@@ -1,12 +1,12 @@
-//! Refusals beyond any use wait for their turn: what a flood of them costs is taken from the other bays otherwise.
+//! A flood of refusals is slowed down: its cost would otherwise slow down the other bays.
 
 use std::time::{Duration, Instant};
 
-/// Refusals of one bay that are answered at once in a second, after as many that were saved up. Agents that try doors make
-/// tens.
+/// How many refusals of one bay are answered per second without a wait, after as many that were saved up. An agent
+/// that tries what it may do causes tens.
 const PER_SECOND: u32 = 1000;
 const SAVED_UP: Duration = Duration::from_secs(1);
-/// Nobody waits longer for a refusal.
+/// The longest wait of a refusal.
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// When the next refusal of a bay is due.
@@ -20,7 +20,7 @@ impl Pace {
         Self { due: now }
     }
 
-    /// How long the refusal that comes now has to wait.
+    /// How long this refusal must wait.
     pub(super) fn wait(&mut self, now: Instant) -> Duration {
         let saved = now.checked_sub(SAVED_UP).unwrap_or(now);
         let due = self.due.max(saved) + Duration::from_secs(1) / PER_SECOND;
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_refusals_never_wait() {
+    fn a_few_refusals_never_wait() {
         let start = Instant::now();
         let mut pace = Pace::new(start);
         for second in 1..100 {
@@ -53,7 +53,7 @@ mod tests {
         assert_eq!(within(1), PER_SECOND as usize);
         assert_eq!(within(2), 2 * PER_SECOND as usize);
         assert_eq!(waits.last(), Some(&LONGEST));
-        // Everything that was waited for is forgotten after a while of quiet.
+        // After a while without refusals, none has to wait.
         assert!(pace.wait(start + LONGEST + SAVED_UP).is_zero());
     }
 }

@@ -1,4 +1,4 @@
-//! What a backend brings of a bay's traffic, in the form in which a gateway takes it.
+//! Converts what a backend reports of a bay's traffic into what a gateway takes.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What a gateway writes into the record. An act is on record before it is done; refusals in floods are added up.
+//! What a gateway writes into the record. An act is on record before it is done; floods of refusals are summed up.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use super::spans::RequestSpans;
 use crate::registry::BayHandle;
 use crate::telemetry::{Counters, Telemetry};
 
-/// The id of something of which there is no event, because there is no room for one.
+/// The id of something that has no event, because the record has no room for one.
 const NOWHERE: &str = "0";
 
 /// The record of one bay's traffic.
@@ -33,16 +33,16 @@ pub(super) struct Recorder {
     bay: BayId,
     room: Room,
     floods: Mutex<Floods>,
-    /// On their own: they cost a bay nothing, and must not hide what it was refused.
+    /// Separate from refusals: look-ups are cheap for a bay, and must not hide refusals.
     look_ups: Mutex<Floods>,
-    /// Decisions by which something was let out that is not over.
+    /// Decisions that let something out which has not ended.
     under_way: Mutex<HashSet<u64>>,
     counters: Arc<Counters>,
     spans: RequestSpans,
     pace: Mutex<Pace>,
 }
 
-/// Why something could not be put on record, and so must not be done.
+/// Why something could not be recorded, and therefore must not be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NotRecorded(pub(super) String);
 
@@ -87,8 +87,8 @@ impl Recorder {
         self.store.event_append(Some(self.bay), &draft).await.map_err(|error| unwritten(&error))
     }
 
-    /// Puts a decision on record that lets something leave. Where a key of the operator's is used for it, that is on the
-    /// disk before.
+    /// Records a decision that lets something out. If it uses a key of the operator, the event is on the disk when
+    /// this returns.
     pub(super) async fn allowed(
         self: &Arc<Self>,
         event: EgressDecided,
@@ -106,8 +106,8 @@ impl Recorder {
         begun.await.map(Begun::claim)
     }
 
-    /// Puts a decision on record that a person's allow is used for, and has it on the disk. Also says whether that was
-    /// the last use; nothing where it is used up already.
+    /// Records a decision that uses an allow; the event is on the disk when this returns. Also returns whether that
+    /// was the last use. `None` if the allow is used up already.
     pub(super) async fn allowed_by(
         self: &Arc<Self>,
         approval: ApprovalId,
@@ -131,7 +131,7 @@ impl Recorder {
         self.store.event_durable(seq).await.map_err(|error| unwritten(&error))
     }
 
-    /// Puts one on record that does not. What it says is only asked for when it gets an event of its own.
+    /// Records a decision that lets nothing out. Its content is computed only if it gets its own event.
     pub(super) async fn denied(
         &self,
         what: Outcome,
@@ -144,7 +144,7 @@ impl Recorder {
         self.counted(&self.floods, Kind { what, of }, async { EgressEvent::Decided(event.await) }).await
     }
 
-    /// Puts on record what never became a request.
+    /// Records a refusal of something that never became a request.
     pub(super) async fn refused(
         &self,
         what: Refusal,
@@ -157,7 +157,7 @@ impl Recorder {
         self.counted(&self.floods, Kind { what, of }, async { EgressEvent::Refused(event.await) }).await
     }
 
-    /// Refusals in a flood are told one after another.
+    /// Makes the refusals of a flood wait.
     async fn wait_turn(&self) {
         let wait = self.pace.lock().unwrap_or_else(PoisonError::into_inner).wait(Instant::now());
         if !wait.is_zero() {
@@ -174,18 +174,18 @@ impl Recorder {
         let say = locked(floods).add(kind);
         match say {
             Say::Counted(last) => id(last),
-            Say::Tell(kind) => {
+            Say::Record(kind) => {
                 let event = event.await;
                 match self.append(event.clone()).await {
                     Ok(seq) => {
-                        locked(floods).told(&kind, seq);
+                        locked(floods).recorded(&kind, seq);
                         if !matches!(event, EgressEvent::LookedUp(_)) {
                             self.spans.refused(seq, &event).await;
                         }
                         id(seq)
                     }
                     Err(NotRecorded(why)) => {
-                        tracing::warn!(bay = %self.bay, %why, "a refusal is not on record");
+                        tracing::warn!(bay = %self.bay, %why, "a refusal could not be recorded");
                         RecordId(NOWHERE.to_owned())
                     }
                 }
@@ -193,7 +193,7 @@ impl Recorder {
         }
     }
 
-    /// The same name asked for again and again is one line and a number.
+    /// Records a look-up. Repeated look-ups of the same name are one event and a number.
     pub(super) async fn looked_up(
         &self,
         peer: SocketAddr,
@@ -217,12 +217,12 @@ impl Recorder {
                 by: who,
             })
         };
-        // All names that are too many are one kind: one of them is told in a window, and the number of the others.
+        // All names beyond the limit are one kind: in each window, one gets an event, and the others are counted.
         let of = if answer == LookUp::TooManyNames { String::new() } else { name.to_owned() };
         self.counted(&self.look_ups, Kind { what: answered.as_str(), of }, event).await;
     }
 
-    /// Puts the end of what was let out on record. That of a refusal is the refusal.
+    /// Records the end of something that was let out. A refusal has no end.
     pub(super) async fn ended(&self, of: &RecordId, ended: &Ended) {
         let of: u64 = of.0.parse().unwrap_or(0);
         let Some(event) = end(of, ended) else { return };
@@ -232,15 +232,16 @@ impl Recorder {
             self.store.event_append_later(Some(self.bay), &draft).await.map_err(|error| unwritten(&error))
         };
         if let Err(NotRecorded(why)) = written.await {
-            tracing::warn!(bay = %self.bay, of, %why, "how a request ended is not on record");
+            tracing::warn!(bay = %self.bay, of, %why, "the end of a request could not be recorded");
         }
-        // After its event: who finds it neither here nor there knows that its end was never seen.
+        // After its event: a reader that finds the decision neither here nor with an end knows that its end was never
+        // recorded.
         self.not_over().remove(&of);
         self.spans.over(of, ended).await;
     }
 
-    /// Writes the sums of floods down, now and then.
-    pub(super) async fn tell_sums(&self) {
+    /// Records the sums of floods, at the end of each window.
+    pub(super) async fn record_sums(&self) {
         loop {
             tokio::time::sleep(WINDOW).await;
             self.turn(false).await;
@@ -265,7 +266,7 @@ impl Recorder {
                 sample,
             };
             if let Err(NotRecorded(why)) = self.append(event).await {
-                tracing::warn!(bay = %self.bay, count = sum.count, %why, "a flood of refusals is not on record");
+                tracing::warn!(bay = %self.bay, count = sum.count, %why, "a flood of refusals could not be recorded");
             }
         }
     }
@@ -297,21 +298,21 @@ fn end(of: u64, ended: &Ended) -> Option<EgressEnded> {
     })
 }
 
-/// Does something to its end although the request that it is done for may go away meanwhile: its client hung up, and
-/// everything that waited for it is dropped.
+/// Runs work to its end even if the request goes away that it is done for: when a client hangs up, everything that
+/// waits for it is dropped.
 async fn to_its_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, NotRecorded>> + Send + 'static,
 ) -> Result<T, NotRecorded> {
     let (done, result) = oneshot::channel();
     tokio::spawn(async move {
-        // What nobody takes is dropped, and says so itself.
+        // If nobody takes the result, it is dropped, and its destructor handles that.
         let _ = done.send(work.await);
     });
     result.await.unwrap_or_else(|_| Err(NotRecorded("the daemon is about to end".to_owned())))
 }
 
-/// A decision on record by which something may leave, until somebody takes charge of that. When nobody does, nothing was
-/// sent, and the record says so: whoever asked went away before there was an answer.
+/// A recorded decision by which something may leave, until a caller takes it over. If none does, nothing was sent,
+/// and the record says so: the client left before there was an answer.
 struct Begun {
     recorder: Arc<Recorder>,
     seq: Option<u64>,
@@ -325,7 +326,7 @@ impl Begun {
         Self { recorder: Arc::clone(recorder), seq: Some(seq), at: Instant::now() }
     }
 
-    /// From now on its end is the caller's to tell.
+    /// From now on, the caller must record the end.
     fn claim(mut self) -> RecordId {
         self.seq.take().map_or_else(|| RecordId(NOWHERE.to_owned()), id)
     }
@@ -336,7 +337,7 @@ impl Drop for Begun {
         let Some(seq) = self.seq.take() else { return };
         let recorder = Arc::clone(&self.recorder);
         let ended = Ended { ending: Ending::Abandoned, sent: 0, received: 0, took: self.at.elapsed() };
-        // Without a runtime the daemon has ended, and the next one finds it without an end.
+        // Without a runtime the daemon has ended. The next one finds the decision without an end.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move { recorder.ended(&id(seq), &ended).await });
         }

@@ -1,4 +1,4 @@
-//! How much of a bay's traffic the record keeps: what does not fit into it is not let out.
+//! The quota of a bay's traffic in the record. A request that does not fit into it is not let out.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,13 +8,13 @@ use bay_types::event::EventBody;
 
 use super::record::NotRecorded;
 
-/// What the record keeps of one bay's traffic: a million requests, unless they are long. It cannot stop the others by
-/// filling the disk.
+/// The quota of one bay: a million requests, unless they are long. It keeps a bay from filling the disk, which would
+/// stop the others.
 const QUOTA_MIB: u64 = 1024;
-/// What an event takes in the record beside its body: the row, its index and its hashes.
+/// What an event needs in the record beside its body: the row, its index and its hashes.
 const BESIDE: u64 = 256;
 
-/// The room that one bay has in the record.
+/// The quota of one bay.
 #[derive(Debug)]
 pub(super) struct Room {
     /// Bytes.
@@ -26,7 +26,7 @@ impl Room {
         Ok(Self { used: AtomicU64::new(store.traffic_bytes(bay, BESIDE).await?) })
     }
 
-    /// Takes what an event needs, and gives it as it is to be written.
+    /// Takes the room that an event needs, and returns the event to write.
     pub(super) fn take(&self, event: impl Into<EventBody>) -> Result<Draft, NotRecorded> {
         let draft = Draft::of(event).shortened();
         let length = draft.body_bytes();
@@ -90,7 +90,7 @@ mod tests {
         let body = || json!({ "request": "GET https://a.test/", "outcome": "allow" });
         let kept = room.take(decided(body())).unwrap();
         store.event_append(Some(bay), &kept).await.unwrap();
-        // The next daemon knows what was used before it.
+        // The next daemon knows what was used before.
         let again = Room::open(&store, bay).await.unwrap();
         let used = again.used.load(Ordering::Relaxed);
         assert_eq!(used, room.used.load(Ordering::Relaxed));

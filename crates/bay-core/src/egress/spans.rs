@@ -1,4 +1,4 @@
-//! Requests of execs that are traced, as spans below the exec's. Only where somebody listens, and never waited for.
+//! Spans of requests whose exec is traced, below the exec's span. Only if there is a collector; nothing waits for it.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use crate::channel::plain_text;
 use crate::telemetry::{Requested, Span, Telemetry, new_span_id};
 
-/// The trace of the exec that an event is about, if that has one.
+/// The trace of the exec that an event is about, if the exec has one.
 async fn trace(store: &Store, bay: BayId, event: &EgressEvent) -> Option<ExecTrace> {
     let exec = event.exec()?;
     store.exec_get(bay, exec).await.ok()??.trace
@@ -54,7 +54,7 @@ fn offer(telemetry: &Telemetry, trace: ExecTrace, request: Requested<'_>) {
     }
 }
 
-/// Tells of the traced requests of one bay.
+/// Reports the traced requests of one bay.
 #[derive(Debug)]
 pub(super) struct RequestSpans {
     pub(super) store: Store,
@@ -64,7 +64,7 @@ pub(super) struct RequestSpans {
 }
 
 impl RequestSpans {
-    /// Something was refused just now.
+    /// Reports a refusal.
     pub(super) async fn refused(&self, id: u64, event: &EgressEvent) {
         if self.telemetry.spans.is_none() {
             return;
@@ -80,7 +80,7 @@ impl RequestSpans {
         offer(&self.telemetry, trace, Requested { error: Some(format!("refused: {why}")), ..request });
     }
 
-    /// Something that was let out is over.
+    /// Reports the end of something that was let out.
     pub(super) async fn over(&self, id: u64, ended: &Ended) {
         if self.telemetry.spans.is_none() {
             return;

@@ -1,5 +1,5 @@
-//! What the gateways of all bays share: the daemon's key, the authorities that are trusted, the host's network, logins over
-//! SSH.
+//! Settings that the gateways of all bays share: the daemon's key, the trusted authorities, the host's network, SSH
+//! logins.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -26,22 +26,22 @@ pub use ssh::SshKey;
 use ssh::SshLogins;
 use upstream::{BayNetwork, HostNetwork, MAX_HOSTS_BYTES, parse_hosts};
 
-/// How the way out is set up; parsed by the caller from flags and environment.
+/// Settings of egress; the caller parses them from flags and environment.
 #[derive(Debug, Clone, Default)]
 pub struct EgressConfig {
-    /// The daemon's key, instead of the one below `/etc/workbay/keys`.
+    /// The daemon's key, instead of the default below `/etc/workbay/keys`.
     pub key_file: Option<PathBuf>,
-    /// Names that are not looked up, in the form of `/etc/hosts`.
+    /// Names with fixed addresses, in the form of `/etc/hosts`.
     pub hosts: Option<PathBuf>,
-    /// Certificates of authorities that origins may have beside those the host trusts.
+    /// Certificates of authorities that origins may have, in addition to those that the host trusts.
     pub authorities: Vec<PathBuf>,
-    /// Keys by which gateways log in over SSH.
+    /// Keys with which gateways log in over SSH.
     pub ssh_keys: Vec<SshKey>,
-    /// The SSH servers that are known, in the form of OpenSSH's `known_hosts`.
+    /// The known SSH servers, in the form of OpenSSH's `known_hosts`.
     pub ssh_known_hosts: Option<PathBuf>,
 }
 
-/// What the gateways of all bays share.
+/// Settings that the gateways of all bays share.
 #[derive(Debug)]
 pub(crate) struct GatewaySettings {
     keys: Arc<Keyring>,
@@ -51,7 +51,7 @@ pub(crate) struct GatewaySettings {
     authorities: Mutex<HashMap<BayId, Decrypted>>,
 }
 
-/// The authority of a bay, once it was read. A start needs it several times, and a capture does.
+/// The authority of a bay, after it was read. A start needs it several times, and a capture needs it too.
 type Decrypted = Arc<OnceCell<Arc<Authority>>>;
 
 impl GatewaySettings {
@@ -82,22 +82,22 @@ impl GatewaySettings {
         &self.keys
     }
 
-    /// Whose certificates are trusted.
+    /// The authorities whose certificates are trusted.
     pub(crate) fn roots(&self) -> &RootCertStore {
         &self.roots
     }
 
-    /// The host's network, for what the daemon itself sends.
+    /// The host's network, for requests of the daemon itself.
     pub(crate) fn network(&self) -> impl Upstream + use<> {
         BayNetwork::new(Arc::clone(&self.network))
     }
 
-    /// Where the daemon keeps what belongs to gateways.
+    /// The directory in which the daemon stores the files of gateways.
     pub(crate) fn data_dir(&self) -> &Path {
         &self.data_dir
     }
 
-    /// The certificate authority of a bay, made when there is none.
+    /// The certificate authority of a bay. It is made if there is none.
     pub(crate) async fn authority(&self, row: &BayRow) -> Result<Arc<Authority>, CoreError> {
         let decrypted = Arc::clone(self.authorities().entry(row.id).or_default());
         let read = async || {
@@ -112,32 +112,32 @@ impl GatewaySettings {
         self.authorities.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes what the gateway of a bay keeps, from memory and from the disk.
+    /// Removes what the gateway of a bay stored, from memory and from the disk.
     pub(crate) fn remove(&self, bay: BayId) -> std::io::Result<()> {
         self.authorities().remove(&bay);
         gateway_files::remove(&self.data_dir, bay)
     }
 
-    /// What everything in the bay is to trust. A daemon that cannot use its key has nothing to be trusted.
+    /// The certificate that everything in the bay trusts. `None` if the daemon cannot use its key.
     pub(crate) async fn certificate(&self, row: &BayRow) -> Option<String> {
         match self.authority(row).await {
             Ok(authority) => Some(authority.pem()),
             Err(error) => {
-                tracing::error!(bay = %row.name, message = %error.message, "a bay starts without a way out");
+                tracing::error!(bay = %row.name, message = %error.message, "a bay starts without egress");
                 None
             }
         }
     }
 
-    /// How a bay's SSH clients meet its gateway, if only to be told why they may not go on.
+    /// What a bay's SSH clients need to connect to its gateway, if only to read why they are refused.
     pub(crate) async fn ssh(&self, row: &BayRow) -> Option<GatewaySsh> {
-        // Without an authority there is no way out, which was told with the certificate.
+        // Without an authority there is no egress; `certificate` logged that.
         let host_key = self.authority(row).await.ok()?.ssh_host_key();
         Some(GatewaySsh { host_key, hosts: self.network.ssh_hosts() })
     }
 }
 
-/// Authorities the host trusts, and those that an operator named.
+/// The authorities that the host trusts, and those that an operator added.
 fn roots(named: &[PathBuf]) -> Result<RootCertStore, OpenError> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();

@@ -1,7 +1,8 @@
-//! Keys by which gateways log in at forges over SSH, and the servers that the operator knows.
+//! Keys with which gateways log in at forges over SSH, and the servers that the operator knows.
 //!
-//! Both are files of the operator's, read anew for each login: a new key holds at once. Nothing of a key is kept, and
-//! a bay is told neither where the files lie nor what is wrong with them in detail; the daemon's log is.
+//! Both are files of the operator. The gateway reads them for each login, so a new key is used at once, and keeps
+//! nothing of a key. A bay learns neither the paths of the files nor what exactly is wrong with them; the daemon's
+//! log has that.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,13 +14,13 @@ use bay_gateway::SshLogin;
 use bay_policy::Host;
 use zeroize::Zeroizing;
 
-/// Longest key and longest list of hosts that are read.
+/// The longest key, and the longest list of hosts, that is read.
 const MAX_KEY_BYTES: u64 = 64 << 10;
 const MAX_KNOWN_HOSTS_BYTES: u64 = 4 << 20;
-/// Who forges know everybody as.
+/// The user name at forges.
 const USUAL_USER: &str = "git";
 const USUAL_PORT: u16 = 22;
-/// Bits of a file's mode by which others could read a key.
+/// The mode bits with which others could read a key.
 const FOR_OTHERS: u32 = 0o077;
 
 /// A key for one host: `[USER@]HOST[:PORT]=FILE`.
@@ -53,7 +54,7 @@ impl FromStr for SshKey {
     }
 }
 
-/// All of them.
+/// All configured keys, and the known hosts.
 #[derive(Debug, Default)]
 pub(super) struct SshLogins {
     keys: Vec<SshKey>,
@@ -61,7 +62,7 @@ pub(super) struct SshLogins {
 }
 
 impl SshLogins {
-    /// Files that cannot be used are told now; whoever needs them is told again.
+    /// Logs files that cannot be used now, at the start. A login that needs one fails later.
     pub(super) fn new(keys: &[SshKey], known_hosts: Option<&Path>) -> Self {
         for key in keys {
             if let Err(error) = read_key(&key.file) {
@@ -76,7 +77,7 @@ impl SshLogins {
         Self { keys: keys.to_vec(), known_hosts: known_hosts.map(Path::to_owned) }
     }
 
-    /// Hosts at their usual port, which git asks over SSH.
+    /// Hosts at their default port, which git reaches over SSH.
     pub(super) fn hosts(&self) -> Vec<String> {
         let usual = |key: &&SshKey| key.port == USUAL_PORT && Host::parse(&key.host).is_ok();
         self.keys.iter().filter(usual).map(|key| key.host.clone()).collect()
@@ -121,7 +122,7 @@ fn read_key(path: &Path) -> io::Result<Zeroizing<String>> {
 }
 
 fn read_text(path: &Path, most: u64) -> io::Result<Zeroizing<String>> {
-    // A pipe or a device would keep whoever opens it waiting.
+    // Without this, opening a pipe or a device could wait for ever.
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(nonblocking).open(path)?;
     if !file.metadata()?.is_file() {

@@ -1,4 +1,5 @@
-//! The way from the gateways to origins: the host's network, with names that an operator gave by hand first.
+//! The network between gateways and origins: the host's network, with names that an operator configured taking
+//! precedence.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,16 +14,16 @@ use tokio::sync::Semaphore;
 
 use super::ssh::SshLogins;
 
-/// How long the host's own addresses are taken for known. They change when a network is joined.
+/// How long the host's own addresses are cached. They change when the host joins a network.
 const ADDRESSES_FOR: Duration = Duration::from_secs(5);
-/// Longest file of names that is read.
+/// The longest file of names that is read.
 pub(super) const MAX_HOSTS_BYTES: usize = 1 << 20;
 
-/// Names that the host's resolver looks up for one bay at a time. Each takes a thread of the daemon until the resolver
-/// gives up, which can be long after the bay has.
+/// How many names the host's resolver looks up for one bay at the same time. Each takes a thread of the daemon until
+/// the resolver gives up, which can be long after the bay did.
 const LOOKING_UP: usize = 16;
 
-/// The network as all bays share it.
+/// The network that all bays share.
 #[derive(Debug, Default)]
 pub(super) struct HostNetwork {
     hosts: HashMap<String, Vec<IpAddr>>,
@@ -35,12 +36,12 @@ impl HostNetwork {
         Self { hosts, ssh, own: Mutex::default() }
     }
 
-    /// Hosts that git asks over SSH.
+    /// Hosts that git reaches over SSH.
     pub(super) fn ssh_hosts(&self) -> Vec<String> {
         self.ssh.hosts()
     }
 
-    /// Where the kernel does not tell, the last answer holds; without one nothing can be checked.
+    /// If the kernel does not report them, the last known addresses are used. Without any, nothing can be checked.
     fn own_addresses(&self) -> io::Result<Vec<IpAddr>> {
         let mut known = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, addresses)) = &*known
@@ -61,7 +62,7 @@ impl HostNetwork {
     }
 }
 
-/// The network as one bay has it.
+/// The network for one bay.
 #[derive(Debug)]
 pub(super) struct BayNetwork {
     host: Arc<HostNetwork>,
@@ -74,7 +75,7 @@ impl BayNetwork {
     }
 }
 
-/// Reads what `/etc/hosts` looks like: an address and its names in each line.
+/// Parses the form of `/etc/hosts`: an address and its names in each line.
 pub(super) fn parse_hosts(text: &str) -> Result<HashMap<String, Vec<IpAddr>>, String> {
     let mut hosts: HashMap<String, Vec<IpAddr>> = HashMap::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -98,7 +99,7 @@ impl Upstream for BayNetwork {
             return Ok(given.clone());
         }
         let turn = Arc::clone(&self.looking_up).acquire_owned().await.map_err(io::Error::other)?;
-        // The dot at the end keeps search domains of the host out of it.
+        // With a dot at the end, the resolver does not try the host's search domains.
         let name = format!("{name}.");
         let found = tokio::task::spawn_blocking(move || {
             let found = (name.as_str(), 0).to_socket_addrs();

@@ -1,14 +1,14 @@
-//! Messages about questions to places outside. Nobody ever waits for them: what cannot be sent is tried again for a while,
-//! then given up, and counted.
+//! Webhooks: messages about approvals to servers outside. Nothing waits for them. The daemon repeats a message that
+//! could not be sent for a while, then gives it up and counts it.
 //!
 //! ```text
 //!   approvals ── changed ──► follow ──► each webhook's task: a queue for each bay ──► sign, send, schedule again
 //! ```
-//! A bay cannot delay or displace the messages of others: see `waiting`.
+//! A bay cannot delay or displace the messages of others: see `delivery_queue`.
 //!
-//! Only an operator can name a place. Its name must lead to a public address unless the operator names the other; the
-//! address that is checked is the address that is connected to, and redirects are answers like others: a name that leads
-//! elsewhere later leads nowhere.
+//! Only an operator can add a webhook. Its name must lead to a public address, unless the operator named the address.
+//! The daemon connects to the same address that it checked, and follows no redirects. So a name that later leads
+//! elsewhere reaches nothing there.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -32,18 +32,18 @@ use crate::background::blocking;
 use crate::channel::plain_text;
 use crate::gateway_settings::GatewaySettings;
 use crate::outgoing_http::Trouble;
+use delivery_queue::{AboutApproval, DeliveryQueue};
 use send::Target;
-use waiting::{AboutApproval, Waiting};
 
+pub(crate) mod delivery_queue;
 pub(crate) mod send;
-pub(crate) mod waiting;
 
-/// Most deliveries to one place that are under way at the same time, each of another bay.
+/// The most deliveries to one webhook at the same time, each of another bay.
 const MAX_UNDER_WAY: usize = 32;
-/// Messages on their way to a webhook's task, which takes them at once whatever its deliveries do.
+/// Messages on their way to a webhook's task, which takes them at once, whatever its deliveries do.
 const HANDED_OVER: usize = 64;
 
-/// A webhook as it is kept, encrypted.
+/// A webhook as it is stored, encrypted.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Kept {
     pub(crate) id: String,
@@ -53,7 +53,7 @@ pub(crate) struct Kept {
     pub(crate) secret: String,
 }
 
-/// One that is told.
+/// A webhook in use.
 pub(crate) struct Hook {
     pub(crate) kept: Kept,
     pub(crate) target: Target,
@@ -68,18 +68,18 @@ pub(crate) struct ActiveHook {
     pub(crate) to_task: mpsc::Sender<AboutApproval>,
 }
 
-/// Something to tell.
+/// A message to send.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     id: String,
     body: Bytes,
 }
 
-/// Everybody who is told.
+/// All webhooks in use.
 pub(crate) struct Notify {
     pub(crate) path: PathBuf,
     pub(crate) hooks: Mutex<Vec<ActiveHook>>,
-    /// Held by whoever changes who is told.
+    /// Held while webhooks are added or removed.
     pub(crate) edit: tokio::sync::Mutex<()>,
 }
 
@@ -111,7 +111,7 @@ impl Hook {
         self.lost.fetch_add(messages, Ordering::Relaxed);
     }
 
-    /// One attempt, and what came of it.
+    /// Makes one attempt and records its result.
     pub(crate) async fn attempt(&self, settings: &GatewaySettings, message: &Message) -> Result<(), Trouble> {
         let sent = send::post(settings, &self.target, &self.kept.secret, message).await;
         let said = match &sent {
@@ -142,7 +142,7 @@ impl Notify {
     }
 }
 
-/// Takes up who was told before. Without its key a daemon tells nobody, and says so.
+/// Takes up the stored webhooks. A daemon without its key sends no messages, and logs that.
 pub(crate) async fn restore(notify: &Notify, settings: &Arc<GatewaySettings>) {
     let (path, reading) = (notify.path.clone(), Arc::clone(settings));
     let found = blocking(move || reading.keyring().read(&path)).await;
@@ -150,7 +150,7 @@ pub(crate) async fn restore(notify: &Notify, settings: &Arc<GatewaySettings>) {
         Ok(None) => return,
         Ok(Some(text)) => serde_json::from_slice(&text).unwrap_or_default(),
         Err(error) => {
-            tracing::error!(message = %error.message, "nobody outside is told of questions");
+            tracing::error!(message = %error.message, "the stored webhooks cannot be used; no messages are sent");
             return;
         }
     };
@@ -162,7 +162,7 @@ pub(crate) async fn restore(notify: &Notify, settings: &Arc<GatewaySettings>) {
     }
 }
 
-/// Has one told from now on.
+/// Starts to send messages to a webhook.
 pub(crate) fn begin(notify: &Notify, settings: &Arc<GatewaySettings>, kept: Kept, mut target: Target) {
     target.addresses.clone_from(&kept.addresses);
     let (to_task, messages) = mpsc::channel(HANDED_OVER);
@@ -171,17 +171,18 @@ pub(crate) fn begin(notify: &Notify, settings: &Arc<GatewaySettings>, kept: Kept
     notify.hooks().push(ActiveHook { hook, to_task });
 }
 
-/// Sends what waits, each message until it arrives or is given up. Ends with its webhook, and cuts off what is under way.
+/// Sends the queued messages, each until it arrives or is given up. Ends with its webhook, and then aborts
+/// deliveries that are under way.
 async fn deliver(
     settings: Arc<GatewaySettings>,
     hook: Arc<Hook>,
     mut messages: mpsc::Receiver<AboutApproval>,
 ) {
-    let mut waiting = Waiting::default();
+    let mut queue = DeliveryQueue::default();
     let mut under_way = FuturesUnordered::new();
     loop {
         while under_way.len() < MAX_UNDER_WAY
-            && let Some(about) = waiting.take(Instant::now())
+            && let Some(about) = queue.take(Instant::now())
         {
             let (settings, hook) = (&settings, &hook);
             under_way.push(async move {
@@ -189,22 +190,22 @@ async fn deliver(
                 (about, sent)
             });
         }
-        let due = waiting.next_due().filter(|_| under_way.len() < MAX_UNDER_WAY);
+        let due = queue.next_due().filter(|_| under_way.len() < MAX_UNDER_WAY);
         tokio::select! {
             about = messages.recv() => {
                 let Some(about) = about else { return };
                 let bay = about.bay;
-                if !waiting.add(about, Instant::now()) {
+                if !queue.add(about, Instant::now()) {
                     hook.count_lost(1);
-                    tracing::warn!(id = %hook.kept.id, %bay, "a bay has too many messages for a webhook: one is lost");
+                    tracing::warn!(id = %hook.kept.id, %bay, "a bay has too many messages for a webhook; one is lost");
                 }
             }
             Some((about, sent)) = under_way.next() => match sent {
-                Ok(()) => waiting.arrived(&about),
+                Ok(()) => queue.arrived(&about),
                 Err(trouble) => {
-                    if !waiting.failed(&about, trouble.passes(), Instant::now()) {
+                    if !queue.failed(&about, trouble.passes(), Instant::now()) {
                         hook.count_lost(1);
-                        tracing::warn!(id = %hook.kept.id, bay = %about.bay, %trouble, "a webhook was not told");
+                        tracing::warn!(id = %hook.kept.id, bay = %about.bay, %trouble, "a message to a webhook was given up");
                     }
                 }
             },
@@ -219,7 +220,7 @@ pub(crate) fn message(event: &str, approval: Option<&Approval>) -> Message {
     Message { id, body: body.to_string().into() }
 }
 
-/// Writes down, encrypted, who is told.
+/// Stores the webhooks, encrypted.
 pub(crate) async fn save(
     notify: &Notify,
     settings: &Arc<GatewaySettings>,

@@ -1,4 +1,4 @@
-//! One message to one place.
+//! One attempt to send one message to one webhook.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::outgoing_http::{Trouble, post_json};
 
 /// How long one attempt may take, from the look-up to the answer.
 const ATTEMPT_WITHIN: Duration = Duration::from_secs(10);
-/// Most addresses of a place that are tried.
+/// The most addresses of a webhook that are tried.
 const MAX_ADDRESSES: usize = 4;
 
 /// Where messages go.
@@ -34,7 +34,7 @@ pub(crate) struct Target {
     port: u16,
     target: String,
     authority: String,
-    /// Special addresses that the operator named.
+    /// Special addresses that the operator allowed.
     pub(crate) addresses: Vec<IpAddr>,
 }
 
@@ -56,8 +56,8 @@ impl Target {
         Ok(Self { tls, host, port, target, authority: authority.to_string(), addresses: Vec::new() })
     }
 
-    /// Whether this address may be connected to: a public one, or one that the operator named.
-    fn may_be(&self, address: IpAddr, own: &[IpAddr]) -> bool {
+    /// Whether the daemon may connect to this address: a public one, or one that the operator named.
+    fn may_connect(&self, address: IpAddr, own: &[IpAddr]) -> bool {
         let named = match &self.host {
             Host::Address(host) => *host == address,
             Host::Name(_) => self.addresses.contains(&address),
@@ -124,7 +124,7 @@ async fn connect(settings: &GatewaySettings, target: &Target) -> Result<TcpStrea
     let own = network.own_addresses().map_err(Trouble::passing)?;
     let mut last = Trouble::Passing(format!("{} has no address", target.host));
     for address in found.into_iter().take(MAX_ADDRESSES) {
-        if !target.may_be(address, &own) {
+        if !target.may_connect(address, &own) {
             last = Trouble::Lasting(format!(
                 "{} resolves to {address}, which is not public, and the webhook was not given that address",
                 target.host
@@ -139,7 +139,7 @@ async fn connect(settings: &GatewaySettings, target: &Target) -> Result<TcpStrea
     Err(last)
 }
 
-/// What proves to the receiver that the message is ours and new.
+/// Headers that prove to the receiver that the message is genuine and new.
 fn signed(secret: &str, message: &Message) -> Result<HeaderMap, Trouble> {
     let time = Timestamp::now().as_second();
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
@@ -162,14 +162,18 @@ mod tests {
     fn a_place_is_public_or_named_by_the_operator() {
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
         let mut target = Target::parse("https://hooks.example.com/x?y=1").unwrap();
-        assert!(target.may_be(address("192.0.2.1"), &[]));
+        assert!(target.may_connect(address("192.0.2.1"), &[]));
         for private in ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "fd00::1", "192.0.2.9"] {
-            assert!(!target.may_be(address(private), &[address("192.0.2.9")]), "{private}");
+            assert!(!target.may_connect(address(private), &[address("192.0.2.9")]), "{private}");
         }
         target.addresses.push(address("10.0.0.1"));
-        assert!(target.may_be(address("10.0.0.1"), &[]) && !target.may_be(address("10.0.0.2"), &[]));
+        assert!(
+            target.may_connect(address("10.0.0.1"), &[]) && !target.may_connect(address("10.0.0.2"), &[])
+        );
         let named = Target::parse("http://127.0.0.1:8080/").unwrap();
-        assert!(named.may_be(address("127.0.0.1"), &[]) && !named.may_be(address("127.0.0.2"), &[]));
+        assert!(
+            named.may_connect(address("127.0.0.1"), &[]) && !named.may_connect(address("127.0.0.2"), &[])
+        );
         for odd in ["ftp://x/", "https://", "https://user@host/", "not a url", "https://0x7f.1/"] {
             assert!(Target::parse(odd).is_err(), "{odd}");
         }

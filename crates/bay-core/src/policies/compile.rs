@@ -1,4 +1,4 @@
-//! From texts to the policy that holds.
+//! From the texts of a policy to the policy in force.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use sha2::{Digest, Sha256};
 use super::places;
 use crate::channel::plain_text;
 
-/// What a bay has that was given no policy.
+/// The policy of a bay that was given none.
 pub(crate) const DEFAULT: Preset = Preset::Closed;
-/// How much of what is wrong with a policy is told to whoever is refused for it.
+/// How many characters of the problems of a policy appear in a refusal.
 const MAX_PROBLEM_CHARS: usize = 200;
 
-/// The policy that holds for a bay, and where it comes from.
+/// The policy in force for a bay, and where it comes from.
 #[derive(Debug)]
 pub(crate) struct Effective {
     pub(crate) policy: Arc<CompiledPolicy>,
@@ -32,13 +32,13 @@ pub(crate) struct Effective {
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) layer: Layer,
-    /// Nothing for the bay that was given no policy.
+    /// When and by whom it was set; `None` for the default of a bay without a policy.
     pub(crate) set: Option<(Timestamp, String)>,
     pub(crate) problems: Vec<String>,
 }
 
 impl Effective {
-    /// Nobody can tell what was allowed, so nothing is.
+    /// Denies everything, because what was allowed cannot be read.
     pub(crate) fn unreadable(why: &str) -> Self {
         let problems = vec![format!("the policy could not be read: {why}")];
         let closed = closed(Layer::Bay, "unreadable", &problems);
@@ -51,7 +51,7 @@ impl Effective {
     }
 }
 
-/// The project a bay belongs to: the repository that its workspace began from.
+/// The project of a bay: the repository that its workspace began from.
 pub(crate) fn project(row: &BayRow) -> Option<String> {
     row.origin.as_ref().map(|origin| origin.location.clone())
 }
@@ -61,11 +61,11 @@ pub(crate) fn sha256(text: &str) -> String {
     hex::encode(digest)
 }
 
-/// A layer that denies everything because it cannot be read. A rule says so to whoever is refused.
+/// A layer that denies everything because it cannot be read. Its rule gives the reason in each refusal.
 fn closed(layer: Layer, name: &str, problems: &[String]) -> LayerPolicy {
     let problem: String = problems.join("; ").chars().take(MAX_PROBLEM_CHARS).collect();
     let reason = format!("the policy cannot be read, so it denies everything: {}", plain_text(&problem));
-    // What is printable is written in TOML as in JSON.
+    // Printable characters have the same form in TOML as in JSON.
     let rule = format!(
         "[[rule]]\nid = \"unreadable\"\noutcome = \"deny\"\nhost = \"*\"\nreason = {}\n",
         json!(reason)
@@ -84,7 +84,7 @@ fn closed(layer: Layer, name: &str, problems: &[String]) -> LayerPolicy {
     }
 }
 
-/// Reads the text of a layer, or says everything that is wrong with it.
+/// Parses the text of a layer, or returns everything that is wrong with it.
 pub(crate) fn read(
     layer: Layer,
     name: &str,
@@ -95,7 +95,7 @@ pub(crate) fn read(
         .map_err(|problems| problems.0.iter().map(ToString::to_string).collect::<Vec<_>>())
 }
 
-/// The layer of a row; one that cannot be read denies everything.
+/// The layer of a row. A layer that cannot be read denies everything.
 pub(crate) fn layer_of(layer: Layer, row: &PolicyRow, forge: Option<&Place>) -> (LayerPolicy, Vec<String>) {
     let read = match serde_json::from_str::<FoundPlaces>(&row.places) {
         Ok(found) => read(layer, &row.name, &row.text, &places::places(&found, forge)),
@@ -132,7 +132,7 @@ pub(crate) fn compile(texts: &PolicyTexts, forge: Option<&Place>) -> Effective {
         sources.push(Source { layer: Layer::Bay, set: None, problems: Vec::new() });
         default_layer()
     });
-    // A grant stands in for silence, and the silence of what cannot be read is not to be filled.
+    // A grant permits what no rule covers. If a layer cannot be read, nobody knows what it covers.
     let readable = sources.iter().all(|source| source.problems.is_empty());
     if readable {
         for row in &texts.grants {

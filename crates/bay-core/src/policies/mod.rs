@@ -1,4 +1,4 @@
-//! The policies of all bays: texts made into what decides, and kept until a change.
+//! The policies of all bays, compiled from their texts and kept until a change.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ pub(crate) fn too_many_grants(bay: &str) -> CoreError {
     )
 }
 
-/// The policies of all bays, made ready.
+/// The compiled policies of all bays.
 #[derive(Debug, Default)]
 pub(crate) struct Policies {
     bays: Mutex<HashMap<BayId, Entry>>,
@@ -29,9 +29,9 @@ pub(crate) struct Policies {
 
 #[derive(Debug)]
 struct Entry {
-    /// How often it was changed, as far as this daemon knows.
+    /// The number of changes that this daemon knows of.
     changes: watch::Sender<u64>,
-    /// As of that number of changes.
+    /// The compiled policy, with the number of changes at that time.
     ready: Option<(u64, Arc<Effective>)>,
 }
 
@@ -46,12 +46,12 @@ impl Policies {
         self.bays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number that grows whenever the policy of the bay is not what it was. Closed when the bay is gone.
+    /// A number that grows whenever the bay's policy changes. Closed when the bay is gone.
     pub(crate) fn subscribe(&self, bay: BayId) -> watch::Receiver<u64> {
         self.bays().entry(bay).or_default().changes.subscribe()
     }
 
-    /// To be called after the commit of a change.
+    /// Must be called after the commit of a change.
     pub(crate) fn touch(&self, bay: BayId) {
         if let Some(entry) = self.bays().get_mut(&bay) {
             entry.ready = None;
@@ -59,12 +59,12 @@ impl Policies {
         }
     }
 
-    /// Nobody asks for this bay any more.
+    /// Forgets a bay that is gone.
     pub(crate) fn forget(&self, bay: BayId) {
         self.bays().remove(&bay);
     }
 
-    /// What is ready, or the number of changes that whatever is made now is of.
+    /// The compiled policy, or the present number of changes if there is none.
     pub(crate) fn ready(&self, bay: BayId) -> Result<Arc<Effective>, u64> {
         let mut bays = self.bays();
         let entry = bays.entry(bay).or_default();
@@ -75,9 +75,9 @@ impl Policies {
         }
     }
 
-    /// Keeps a policy as the one of so many changes.
+    /// Keeps a policy that was compiled at this number of changes.
     pub(crate) fn keep(&self, bay: BayId, of: u64, effective: &Arc<Effective>) {
-        // One that was removed meanwhile is not brought back by this.
+        // A bay that was removed meanwhile stays forgotten.
         if let Some(entry) = self.bays().get_mut(&bay) {
             entry.ready = Some((of, Arc::clone(effective)));
         }

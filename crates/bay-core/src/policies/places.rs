@@ -1,4 +1,4 @@
-//! Places as they come from a caller, are kept, and become what rules refer to.
+//! Places that callers found: how they are checked, stored, and used by rules.
 
 use bay_policy::{Place, Places};
 use bay_types::policy::{FoundPlace, FoundPlaces, MAX_PLACES};
@@ -6,10 +6,11 @@ use bay_types::{CoreError, ErrorCode};
 
 use crate::channel::plain_text;
 
-/// Longest name of the setting that names a place.
+/// The longest name of a setting that names a place.
 const MAX_FROM: usize = 200;
 
-/// What a caller found, checked and in one form. Credentials in a place are refused, so none is ever kept.
+/// Checks the places that a caller found and brings them into one form. A place with credentials is refused, so none
+/// is ever stored.
 pub(crate) fn checked(found: &FoundPlaces) -> Result<FoundPlaces, CoreError> {
     let list = |places: &[FoundPlace]| -> Result<Vec<FoundPlace>, CoreError> {
         if places.len() > MAX_PLACES {
@@ -45,7 +46,7 @@ fn one(given: &FoundPlace) -> Result<FoundPlace, CoreError> {
     })
 }
 
-/// What rules refer to. A place that cannot be read any more is no place.
+/// The places that rules refer to. A stored place that cannot be parsed is left out.
 pub(crate) fn places(found: &FoundPlaces, forge: Option<&Place>) -> Places {
     let list = |places: &[FoundPlace]| {
         let read = |found: &FoundPlace| {
@@ -57,7 +58,7 @@ pub(crate) fn places(found: &FoundPlaces, forge: Option<&Place>) -> Places {
         registries: list(&found.registries),
         forge: match forge {
             None => list(&found.forge),
-            // What was found tells besides where its name leads to.
+            // The settings also tell which address the name has.
             Some(forge) => {
                 let same = list(&found.forge).into_iter().find(|place| place.is(forge));
                 vec![same.unwrap_or_else(|| forge.clone())]

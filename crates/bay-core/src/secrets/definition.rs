@@ -1,4 +1,4 @@
-//! What somebody asks to be set, checked.
+//! Checks of the definition of a secret that a caller sets.
 
 use bay_gateway::secrets::{Named, Slot};
 use bay_types::secret::{MAX_PLACES, MAX_SECRET_NAME, MAX_USES, SENTINEL_MARK, SecretFile, SecretSet};
@@ -7,18 +7,18 @@ use serde::Deserialize;
 
 use crate::channel::plain_text;
 
-/// What well-known services want, by name.
+/// The settings of well-known services, by name.
 const PRESETS: &str = include_str!("../../../../presets/secrets.toml");
-/// Longest path and text of a file.
+/// The longest path and text of a file.
 const MAX_FILE_PATH: usize = 1024;
 const MAX_FILE_TEXT: usize = 64 << 10;
-/// Longest name of a variable.
+/// The longest name of a variable.
 const MAX_VARIABLE: usize = 128;
-/// Variables that decide what a command runs, or who it is.
+/// Variables that decide what a command runs, or as which user.
 const OURS: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "IFS", "ENV", "BASH_ENV"];
-/// Where nothing of a bay's own lies, and where the work lies that is brought home.
+/// Directories in which a bay has no files of its own, and the workspace, whose content leaves the bay.
 const NOT_THERE: [&str; 5] = ["/.bay", "/proc", "/sys", "/dev", "/workspace"];
-/// Whom git says it is where nobody said otherwise; forges take any name with a token.
+/// The user name that git sends if the definition names none. Forges accept any name with a token.
 pub(crate) const GIT_USER: &str = "x-access-token";
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -34,7 +34,7 @@ pub(crate) fn wrong(message: impl Into<String>, next: impl Into<Hint>) -> CoreEr
     CoreError::new(ErrorCode::SecretInvalid, message, next)
 }
 
-/// Whether this can be the name of a secret.
+/// Checks whether this can be the name of a secret.
 pub(crate) fn name(name: &str) -> Result<(), CoreError> {
     let letters = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
@@ -49,11 +49,11 @@ pub(crate) fn name(name: &str) -> Result<(), CoreError> {
 }
 
 fn presets() -> std::collections::BTreeMap<String, Preset> {
-    // Checked by a test: it ships with the program.
+    // A test checks that this file, which is compiled in, can be parsed.
     toml::from_str(PRESETS).unwrap_or_default()
 }
 
-/// Puts presets into the place of their names, and what is to be had by default where nothing was said.
+/// Replaces presets by their settings, and fills in defaults.
 pub(crate) fn expand(name: &str, set: &mut SecretSet) {
     let presets = presets();
     let mut uses = Vec::new();
@@ -77,7 +77,7 @@ pub(crate) fn expand(name: &str, set: &mut SecretSet) {
     }
 }
 
-/// Everything that was asked for can be done.
+/// Checks whether everything in the definition can be done.
 pub(crate) fn check(set: &SecretSet) -> Result<Vec<Named>, CoreError> {
     if set.uses.is_empty() {
         let known = presets().into_keys().collect::<Vec<_>>().join(", ");
@@ -163,7 +163,7 @@ fn file(file: &SecretFile) -> Result<(), String> {
     Ok(())
 }
 
-/// `[USER@]HOST[:PORT]`, in parts.
+/// The parts of `[USER@]HOST[:PORT]`.
 pub(crate) fn git_place(text: &str) -> (&str, &str) {
     text.split_once('@').unwrap_or((GIT_USER, text))
 }
@@ -188,7 +188,7 @@ fn git(text: &str, named: &[Named]) -> Result<(), CoreError> {
     Ok(())
 }
 
-/// What git is to send a secret as.
+/// The slot in which git sends a secret.
 pub(crate) fn git_slot<'a>(place: &str, named: &'a [Named]) -> Option<&'a Slot> {
     let fits = |one: &&'a Named| match one {
         Named::Place(one) => one.is_at(place),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_named_like_a_variable_is_one_unless_somebody_says_otherwise() {
+    fn a_secret_named_like_a_variable_is_one_unless_its_definition_differs() {
         let mut plain = set(&["api.test as bearer"]);
         expand("API_KEY", &mut plain);
         assert_eq!(plain.env, ["API_KEY"]);

@@ -3,16 +3,17 @@
 //! ```text
 //!   set, rotate, rm ──► Vault: one encrypted file for each secret, values in memory
 //!                         │ changes
-//!   bay starts ───────────┼─► of_bay: its sentinels (book), kept for its life
+//!   bay starts ───────────┼─► of_bay: its sentinels (bay_sentinels), kept for its life
 //!                         │      ├─► what the gateway looks for and may attach
 //!                         │      └─► what the guest puts where tools look
 //!   gateway attaches ─────┴─► value: refreshed by its command when it is too old
 //! ```
 //!
-//! What a secret was before, and what was removed, is remembered for a while (former): answers are scrubbed of it for every bay.
+//! Former and removed values are remembered for a while (`former`): they are scrubbed from the answers to every bay.
 //!
-//! Failure is closed: a daemon without its key has no secrets and says so; a source that fails leaves the value that there
-//! is, until its end; a sentinel whose secret is gone is known and refused.
+//! Failures close egress and open nothing. A daemon without its key has no secrets and reports that. If a source
+//! fails, the present value stays in use until it expires. A sentinel whose secret was removed is recognized and
+//! refused.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -35,46 +36,46 @@ use tokio::sync::{mpsc, watch};
 
 use crate::keyring::Keyring;
 
-mod book;
-mod covering;
+mod bay_sentinels;
 pub(crate) mod definition;
-mod former;
+mod former_values;
+mod scrubbed_values;
 mod sentinel;
 pub(crate) mod source;
 pub(crate) mod stored;
 pub(crate) mod strength;
 
-use book::Book;
-use former::Former;
+use bay_sentinels::BaySentinels;
+use former_values::Former;
 use stored::Kept;
 
-/// How long a source that failed is left alone.
+/// How long the daemon waits after a source failed.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// Where in the data directory secrets are kept.
+/// The directory of secrets in the data directory.
 const DIR: &str = "secrets";
 
-/// One secret, as it is now.
+/// One secret with its present value.
 pub(crate) struct Secret {
     pub(crate) kept: Kept,
     named: Vec<Named>,
     value: Arc<SecretString>,
-    /// So many bytes of its beginning are no secret.
+    /// So many bytes at the beginning of the value are not secret.
     public: usize,
     /// Whether the value is easy to guess.
     weak: bool,
-    /// In microseconds; zero for never.
+    /// In microseconds; zero if it was never used.
     last_used: AtomicI64,
     problem: Mutex<Option<Problem>>,
 }
 
-/// Why the last refresh failed, and when, by the clock that nobody sets.
+/// Why the last refresh failed, and when, by the monotonic clock.
 #[derive(Debug, Clone)]
 struct Problem {
     why: String,
     at: Instant,
 }
 
-/// A command was run because a value was old: it gave another, or failed for this reason.
+/// The result of a command that was run because a value was old: another value, or a failure.
 #[derive(Debug)]
 pub(crate) struct Refreshed {
     pub(crate) name: String,
@@ -97,7 +98,7 @@ impl Secret {
         Ok(Self { kept, named, value, public, weak, last_used, problem: Mutex::default() })
     }
 
-    /// The same secret with when it was used.
+    /// Takes over when the secret was last used.
     fn after(mut self, before: &Self) -> Self {
         self.last_used = AtomicI64::new(before.last_used.load(Ordering::Relaxed));
         self
@@ -107,12 +108,12 @@ impl Secret {
         self.kept.expires.is_some_and(|expires| expires <= now)
     }
 
-    /// Whether its command is to be asked for a new value.
+    /// Whether the command should be run for a new value.
     fn is_old(&self, now: Timestamp) -> bool {
         let Some(command) = &self.kept.command else { return false };
         let refresh = SignedDuration::from_secs(i64::try_from(command.refresh_s).unwrap_or(i64::MAX));
         let age = now.duration_since(self.kept.value_since);
-        // One from the future is from before the clock was set back, and nobody knows how old it is.
+        // A time in the future is from before the clock was set back. Nobody knows how old such a value is.
         self.is_over(now) || age >= refresh || age.is_negative()
     }
 
@@ -120,7 +121,7 @@ impl Secret {
         self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether this bay has it.
+    /// Whether this bay has the secret.
     fn is_of(&self, bay: BayId, ancestors: &[BayId]) -> bool {
         let meant = |one: &stored::KeptBay| one.id == bay || ancestors.contains(&one.id);
         self.kept.bays.is_empty() || self.kept.bays.iter().any(meant)
@@ -158,7 +159,7 @@ impl Secret {
     }
 }
 
-/// Has the pages of a value stay in memory, where the system allows that.
+/// Keeps the pages of a value out of swap, if the system allows that.
 fn keep_from_swap(value: &str) {
     if let Err(error) = bay_sys::memory::keep_from_swap(value.as_bytes()) {
         tracing::debug!(%error, "a secret's memory may be swapped out");
@@ -170,13 +171,13 @@ pub(crate) struct Vault {
     data_dir: PathBuf,
     pub(crate) keys: Arc<Keyring>,
     secrets: RwLock<BTreeMap<String, Arc<Secret>>>,
-    books: Mutex<HashMap<BayId, Book>>,
+    sentinels_of_bays: Mutex<HashMap<BayId, BaySentinels>>,
     changes: watch::Sender<u64>,
-    /// Held by whoever changes one.
+    /// Held while a secret is changed.
     pub(crate) changing: tokio::sync::Mutex<()>,
-    /// Held by whoever has a command run: for each secret one at a time.
+    /// Held while a command runs: one at a time for each secret.
     refreshing: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// What commands were run for, which is to be on record.
+    /// Results of commands, to be recorded.
     refreshed: mpsc::UnboundedSender<Refreshed>,
     to_write: Mutex<Option<mpsc::UnboundedReceiver<Refreshed>>>,
     /// By bay and name, for this value.
@@ -193,11 +194,11 @@ impl fmt::Debug for Vault {
 }
 
 impl Vault {
-    /// Reads all secrets. Without the key there are none, and whoever asks is told why.
+    /// Reads all secrets. Without the key there are none, and every use reports why.
     pub(crate) fn open(data_dir: &Path, keys: Arc<Keyring>) -> Self {
         let mut secrets = BTreeMap::new();
         let mut former = Former::open(data_dir, &keys).unwrap_or_else(|error| {
-            tracing::error!(message = %error.message, "values that secrets had are not known any more");
+            tracing::error!(message = %error.message, "former values of secrets cannot be read");
             Former::default()
         });
         match stored::read_all(&data_dir.join(DIR), &keys) {
@@ -211,7 +212,12 @@ impl Vault {
                     match Secret::new(kept) {
                         Ok(secret) => {
                             if !earlier.is_empty() {
-                                covering::remember_earlier(&mut former, &secret, earlier, (data_dir, &*keys));
+                                scrubbed_values::remember_earlier(
+                                    &mut former,
+                                    &secret,
+                                    earlier,
+                                    (data_dir, &*keys),
+                                );
                             }
                             secrets.insert(name, Arc::new(secret));
                         }
@@ -230,7 +236,7 @@ impl Vault {
             to_write: Mutex::new(Some(to_write)),
             keys,
             secrets: RwLock::new(secrets),
-            books: Mutex::default(),
+            sentinels_of_bays: Mutex::default(),
             changes: watch::Sender::new(0),
             changing: tokio::sync::Mutex::default(),
             refreshing: Mutex::default(),
@@ -270,7 +276,7 @@ impl Vault {
         Ok(self.find(name)?.view())
     }
 
-    /// Puts a secret in the place of the one of its name.
+    /// Replaces the secret of the same name.
     fn put(&self, secret: Secret) -> Arc<Secret> {
         let mut all = self.secrets.write().unwrap_or_else(PoisonError::into_inner);
         let secret = match all.get(&secret.kept.name) {
@@ -301,9 +307,9 @@ impl Vault {
         ))
     }
 
-    /// What the gateway of a bay knows: every secret that is the bay's own, and the sentinels of those that were.
+    /// What the gateway of a bay needs: all secrets of the bay, and the sentinels of those that it had.
     pub(crate) fn of_bay(&self, row: &BayRow, policy: &CompiledPolicy) -> Result<Arc<Secrets>, CoreError> {
-        let (all, book) = self.those_of(row)?;
+        let (all, bay_sentinels) = self.those_of(row)?;
         let mut held: Vec<Held> = Vec::new();
         for secret in &all {
             let kept = &secret.kept;
@@ -311,7 +317,7 @@ impl Vault {
                 name: kept.name.clone(),
                 incarnation: kept.incarnation,
                 uses: secret.named.iter().flat_map(|one| one.uses(policy)).collect(),
-                sentinels: book.all(&kept.name),
+                sentinels: bay_sentinels.all(&kept.name),
                 values: vec![Arc::clone(&secret.value)],
                 public: secret.public,
                 weak: secret.weak,
@@ -322,71 +328,71 @@ impl Vault {
         }
         self.note_rule_hosts(&all, policy)?;
         let covered = self.covered(row.id, &held);
-        for name in book.names() {
+        for name in bay_sentinels.names() {
             if !held.iter().any(|one| one.name == name) {
-                held.push(Held::gone(name.clone(), book.all(&name)));
+                held.push(Held::gone(name.clone(), bay_sentinels.all(&name)));
             }
         }
         Ok(Arc::new(Secrets::new(held).covering(covered)))
     }
 
-    /// What the guest of a bay is told.
+    /// The sentinels for the guest of a bay, with their places.
     pub(crate) fn delivered(&self, row: &BayRow) -> Result<Vec<Delivered>, CoreError> {
-        let (all, book) = self.those_of(row)?;
-        let own = |secret: &Arc<Secret>| Some(deliver(secret, book.own.get(&secret.kept.name)?));
+        let (all, bay_sentinels) = self.those_of(row)?;
+        let own = |secret: &Arc<Secret>| Some(deliver(secret, bay_sentinels.own.get(&secret.kept.name)?));
         Ok(all.iter().filter_map(own).collect())
     }
 
-    /// The secrets that a bay has, and its sentinels, with new ones for what is new.
-    fn those_of(&self, row: &BayRow) -> Result<(Vec<Arc<Secret>>, Book), CoreError> {
+    /// The secrets of a bay and its sentinels, with new sentinels for new secrets.
+    fn those_of(&self, row: &BayRow) -> Result<(Vec<Arc<Secret>>, BaySentinels), CoreError> {
         self.keys.check()?;
         let mut all: Vec<Arc<Secret>> = self.secrets().values().cloned().collect();
-        let book = self.book(row, &all)?;
-        all.retain(|secret| secret.is_of(row.id, &book.ancestors));
-        Ok((all, book))
+        let bay_sentinels = self.bay_sentinels(row, &all)?;
+        all.retain(|secret| secret.is_of(row.id, &bay_sentinels.ancestors));
+        Ok((all, bay_sentinels))
     }
 
-    fn books(&self) -> std::sync::MutexGuard<'_, HashMap<BayId, Book>> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sentinels_of_bays(&self) -> std::sync::MutexGuard<'_, HashMap<BayId, BaySentinels>> {
+        self.sentinels_of_bays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bay's sentinels, with new ones for secrets that are new.
-    fn book(&self, row: &BayRow, all: &[Arc<Secret>]) -> Result<Book, CoreError> {
-        let mut books = self.books();
+    /// The bay's sentinels, with new ones for new secrets.
+    fn bay_sentinels(&self, row: &BayRow, all: &[Arc<Secret>]) -> Result<BaySentinels, CoreError> {
+        let mut sentinels_of_bays = self.sentinels_of_bays();
         let parent = row.forked_from.as_ref().map(|from| from.bay);
-        let mut book = match books.get(&row.id) {
-            Some(book) => book.clone(),
-            None => Book::open(&self.data_dir, row.id, parent, &self.keys)?,
+        let mut bay_sentinels = match sentinels_of_bays.get(&row.id) {
+            Some(bay_sentinels) => bay_sentinels.clone(),
+            None => BaySentinels::open(&self.data_dir, row.id, parent, &self.keys)?,
         };
         let mut grown = false;
-        let ancestors = book.ancestors.clone();
+        let ancestors = bay_sentinels.ancestors.clone();
         for secret in all.iter().filter(|secret| secret.is_of(row.id, &ancestors)) {
-            grown |= book
+            grown |= bay_sentinels
                 .add(&secret.kept.name, secret.kept.value.expose())
                 .map_err(|e| CoreError::internal(&e))?;
         }
         if grown {
-            book.keep(&self.data_dir, row.id, &self.keys)?;
+            bay_sentinels.keep(&self.data_dir, row.id, &self.keys)?;
         }
-        books.insert(row.id, book.clone());
-        Ok(book)
+        sentinels_of_bays.insert(row.id, bay_sentinels.clone());
+        Ok(bay_sentinels)
     }
 
-    /// Has a fork begin with its parent's sentinels, as long as there are any.
+    /// Gives a fork its parent's sentinels, if there are any.
     pub(crate) fn fork(&self, child: BayId, parent: BayId) {
-        let begun = Book::open(&self.data_dir, child, Some(parent), &self.keys);
+        let begun = BaySentinels::open(&self.data_dir, child, Some(parent), &self.keys);
         if let Err(error) = begun {
-            tracing::error!(bay = %child, message = %error.message, "a fork does not know its parent's sentinels");
+            tracing::error!(bay = %child, message = %error.message, "a fork did not get its parent's sentinels");
         }
     }
 
-    /// Nobody asks for this bay any more.
+    /// Forgets a bay that is gone.
     pub(crate) fn forget(&self, bay: BayId) {
-        self.books().remove(&bay);
+        self.sentinels_of_bays().remove(&bay);
         self.guesses.lock().unwrap_or_else(PoisonError::into_inner).retain(|(of, _), _| *of != bay);
     }
 
-    /// The value to be put into a request of a bay that has it.
+    /// The value to put into a request of a bay that has the secret.
     pub(crate) async fn value(&self, name: &str, incarnation: u64) -> Result<Arc<SecretString>, String> {
         let now = Timestamp::now();
         let mut secret = self.current(name, incarnation)?;
@@ -407,7 +413,7 @@ impl Vault {
         found.cloned().ok_or_else(|| format!("the secret {name} was taken back"))
     }
 
-    /// Has a secret's command run. One that fails leaves the value as it is, and is left alone for a while.
+    /// Runs a secret's command. If it fails, the value stays, and the command is not run again for a while.
     async fn refresh(&self, secret: Arc<Secret>, now: Timestamp) -> Result<Arc<Secret>, String> {
         let (name, incarnation) = (secret.kept.name.clone(), secret.kept.incarnation);
         let turn = {
@@ -415,7 +421,7 @@ impl Vault {
             Arc::clone(all.entry(name.clone()).or_default())
         };
         let _turn = turn.lock().await;
-        // Somebody else may have done it while this one waited.
+        // Another task may have done it while this one waited.
         let secret = self.current(&name, incarnation)?;
         let lately = |problem: &Problem| problem.at.elapsed() < AGAIN_AFTER;
         if !secret.is_old(now) || secret.problem().as_ref().is_some_and(lately) {
@@ -436,12 +442,12 @@ impl Vault {
                 kept.replace_value(fetched.value);
                 kept.expires = fetched.expires;
                 let secret = self.keep(kept).await?;
-                self.tell(Refreshed { name, failed: None });
+                self.record_refresh(Refreshed { name, failed: None });
                 Ok(secret)
             }
             Err(why) => {
                 tracing::warn!(secret = %name, %why, "a secret could not be refreshed");
-                self.tell(Refreshed { name, failed: Some(why.clone()) });
+                self.record_refresh(Refreshed { name, failed: Some(why.clone()) });
                 let problem = Problem { why, at: Instant::now() };
                 *secret.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem);
                 Ok(secret)
@@ -449,17 +455,17 @@ impl Vault {
         }
     }
 
-    fn tell(&self, refreshed: Refreshed) {
-        // Nobody may be there to write it down, in tests and when the daemon ends.
+    fn record_refresh(&self, refreshed: Refreshed) {
+        // In tests, and while the daemon ends, nobody receives it.
         let _ = self.refreshed.send(refreshed);
     }
 
-    /// What commands were run for from now on.
+    /// The results of commands from now on.
     pub(crate) fn refreshes(&self) -> Option<mpsc::UnboundedReceiver<Refreshed>> {
         self.to_write.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Writes a secret down and has it hold.
+    /// Stores a secret and puts it to use.
     pub(crate) async fn keep(&self, kept: Kept) -> Result<Arc<Secret>, String> {
         let secret = Secret::new(kept)?;
         self.remember_before(&secret).map_err(|error| error.message)?;
@@ -470,7 +476,7 @@ impl Vault {
     }
 }
 
-/// What the guest is told of a secret.
+/// What the guest learns of a secret.
 fn deliver(secret: &Secret, sentinel: &str) -> Delivered {
     let kept = &secret.kept;
     let files = kept

@@ -1,5 +1,6 @@
-//! Sentinels: what bays have in the place of values. As long as the value and of its shape, so that clients that look at a
-//! credential before they send it are content; chance otherwise, so that nothing of the value is in it.
+//! Sentinels: what bays have in place of values. A sentinel has the length and the form of its value, so that clients
+//! accept it that check a credential before they send it. Everything else is random, so that it reveals nothing of
+//! the value.
 
 use std::io;
 
@@ -7,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
-/// Beginnings that say what kind of credential it is, and are no secret. Longer ones first.
+/// Public prefixes that state the kind of a credential. Longer ones first.
 const PREFIXES: &[&str] = &[
     "github_pat_",
     "sk-ant-api03-",
@@ -43,12 +44,12 @@ const PREFIXES: &[&str] = &[
     "hf_",
     "sk-",
 ];
-/// Characters of a sentinel that chance has to choose, at least: whoever guesses at one finds none.
+/// The fewest random characters of a sentinel, so that nobody can guess one.
 pub(crate) const MIN_CHANCE: usize = 8;
-/// Names of claims that clients look at, and that are no secret.
+/// Claims that clients read, and that are not secret.
 const OPEN_CLAIMS: [&str; 3] = ["exp", "iat", "nbf"];
 
-/// How many bytes of a value's beginning its sentinel shows: they say what kind of credential it is.
+/// How many bytes of a value's beginning its sentinel shows: they state the kind of credential.
 pub(crate) fn public_prefix(value: &str) -> usize {
     let prefix = if let Some((header, _)) = value.split_once('.')
         && read_part(header).is_some_and(|head| head.get("alg").is_some())
@@ -58,11 +59,11 @@ pub(crate) fn public_prefix(value: &str) -> usize {
     } else {
         PREFIXES.iter().find(|prefix| value.starts_with(**prefix)).map_or(0, |prefix| prefix.len())
     };
-    // A prefix that is nearly all of it hides nothing.
+    // If the prefix is nearly the whole value, showing it would reveal the value.
     if value.len() - prefix < MIN_CHANCE { 0 } else { prefix }
 }
 
-/// A part of a JSON web token.
+/// Decodes a part of a JSON web token.
 fn read_part(part: &str) -> Option<Value> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok().filter(Value::is_object)
 }
@@ -73,14 +74,14 @@ pub(crate) fn make(value: &str) -> io::Result<String> {
     if let Some(token) = web_token(value, &mut chance)? {
         return Ok(token);
     }
-    // A token that is too short to be made like one is made like any other value.
+    // A token that is too short for such a sentinel gets one like any other value.
     let (prefix, rest) = value.split_at(public_prefix(value));
     let letters = rest.bytes().filter(u8::is_ascii_alphanumeric).count();
     let alphabet = alphabet(rest);
     let mut made = String::with_capacity(value.len());
     made.push_str(prefix);
     for byte in rest.bytes() {
-        // What divides the parts of a token stays where it is, unless that leaves too little to chance.
+        // Separators stay in their places, unless that leaves too few random characters.
         if byte.is_ascii_alphanumeric() || letters < MIN_CHANCE {
             made.push(char::from(chance.of(&alphabet)?));
         } else {
@@ -90,7 +91,7 @@ pub(crate) fn make(value: &str) -> io::Result<String> {
     Ok(made)
 }
 
-/// The characters that such a text is made of.
+/// The characters that such a text may consist of.
 fn alphabet(text: &str) -> Vec<u8> {
     let has = |test: fn(&u8) -> bool| text.bytes().any(|byte| test(&byte));
     let digits = has(u8::is_ascii_digit);
@@ -115,7 +116,7 @@ fn alphabet(text: &str) -> Vec<u8> {
     all
 }
 
-/// A JSON web token of the same length that can be read like the one it stands for.
+/// A JSON web token of the same length that clients can parse like the real one.
 fn web_token(value: &str, chance: &mut Chance) -> io::Result<Option<String>> {
     let parts: Vec<&str> = value.split('.').collect();
     let [header, payload, signature] = parts.as_slice() else { return Ok(None) };
@@ -141,7 +142,7 @@ fn web_token(value: &str, chance: &mut Chance) -> io::Result<Option<String>> {
     let fill: String = (0..left).map(|_| chance.of(&letters).map(char::from)).collect::<io::Result<_>>()?;
     let mut signed = vec![0; signature.len() * 3 / 4];
     chance.fill(&mut signed)?;
-    // The header names an algorithm and a key, which whoever can verify the token knows.
+    // The header names an algorithm and a key, which every verifier of the token knows anyway.
     let made = format!(
         "{header}.{}.{}",
         URL_SAFE_NO_PAD.encode(frame(&open, &fill)),
@@ -150,7 +151,7 @@ fn web_token(value: &str, chance: &mut Chance) -> io::Result<Option<String>> {
     Ok((made.len() == value.len()).then_some(made))
 }
 
-/// The kernel's randomness, some bytes at a time.
+/// Random bytes of the kernel.
 #[derive(Default)]
 struct Chance {
     ready: Vec<u8>,
@@ -165,7 +166,7 @@ impl Chance {
         Ok(())
     }
 
-    /// One of these, each as likely as the others.
+    /// One of these characters, all equally likely.
     fn of(&mut self, alphabet: &[u8]) -> io::Result<u8> {
         let bound = 256 - 256 % alphabet.len();
         loop {

@@ -1,5 +1,5 @@
-//! Commands that print values. Run as whoever set the secret, without anything of the daemon's, for a bounded time and with
-//! bounded output. What they print is never shown, not even in an error: it may be the value.
+//! Commands that print values. They run as the user who set the secret, without the daemon's environment, for a
+//! limited time and with limited output. What they print is never shown, not even in an error: it may be the value.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use zeroize::Zeroizing;
 
 /// How long a command may take.
 pub(crate) const WITHIN: Duration = Duration::from_secs(15);
-/// Longest output that is read: a value in JSON, with every byte escaped.
+/// The longest output that is read: a value in JSON, with every byte escaped.
 const MAX_OUTPUT: usize = 6 * MAX_SECRET_BYTES + 1024;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Longest list of users that is read.
+/// The longest list of users that is read.
 const MAX_USERS: usize = 1 << 20;
 
 /// What a command printed.
@@ -26,7 +26,7 @@ pub(crate) struct Fetched {
     pub(crate) expires: Option<Timestamp>,
 }
 
-/// The form of output that tells more than the value.
+/// The form of output that has more than the value.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Told {
@@ -35,7 +35,7 @@ struct Told {
     expires: Option<Timestamp>,
 }
 
-/// Runs a command and reads what it prints, or says why there is no value.
+/// Runs a command and parses its output. The error says why there is no value.
 pub(crate) async fn fetch(line: &str, uid: u32, within: Duration) -> Result<Fetched, String> {
     let user = user(uid)?;
     let mut command = Command::new("/bin/sh");
@@ -49,7 +49,7 @@ pub(crate) async fn fetch(line: &str, uid: u32, within: Duration) -> Result<Fetc
         .env("LANG", "C.UTF-8")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        // Whatever is said there could be a part of the value.
+        // Standard error could contain a part of the value.
         .stderr(Stdio::null())
         .process_group(0)
         .kill_on_drop(true);
@@ -74,7 +74,7 @@ pub(crate) async fn fetch(line: &str, uid: u32, within: Duration) -> Result<Fetc
         if status.success() { Ok(()) } else { Err(format!("its command failed ({status})")) }
     };
     let outcome = tokio::time::timeout(within, reading).await;
-    // Also whatever it left behind: nothing of it has a reason to go on.
+    // Also ends processes that the command left behind.
     if let Some(group) = group {
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
@@ -85,7 +85,7 @@ pub(crate) async fn fetch(line: &str, uid: u32, within: Duration) -> Result<Fetc
     }
 }
 
-/// A value, or a JSON object with one.
+/// Parses a value, or a JSON object with a value.
 fn read(output: &[u8]) -> Result<Fetched, String> {
     let text = std::str::from_utf8(output)
         .map_err(|_| "its command printed something that is no text".to_owned())?;
@@ -105,7 +105,7 @@ fn read(output: &[u8]) -> Result<Fetched, String> {
     Ok(fetched)
 }
 
-/// Whether this can be a value: printable ASCII in one piece, neither too short nor too long.
+/// Checks whether this can be a value: printable ASCII without spaces, neither too short nor too long.
 pub(crate) fn fits(value: &str) -> Result<(), String> {
     if value.len() < MIN_SECRET_BYTES {
         return Err(format!("it is shorter than {MIN_SECRET_BYTES} characters"));
@@ -164,7 +164,7 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(20), gone).await.expect("what it began ends too");
     }
 
-    /// One that nobody has taken note of yet.
+    /// Whether the process is dead, although its parent has not waited for it yet.
     fn is_dead(pid: rustix::process::Pid) -> bool {
         let stat =
             std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_command_that_fails_prints_garbage_or_too_much_is_told_without_what_it_printed() {
+    async fn a_command_that_fails_is_reported_without_its_output() {
         for (line, why) in [
             ("echo the-canary-value; exit 3", "failed"),
             ("printf 'the-canary-value\\nmore\\n'", "line breaks"),

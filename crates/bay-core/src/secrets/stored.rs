@@ -1,4 +1,4 @@
-//! Secrets on disk: one encrypted file each, with everything that is known of it. Nothing of it is in the database.
+//! Secrets on disk: one encrypted file for each, with everything that is known of it. The database has nothing of it.
 //!
 //! ```text
 //!   data directory/secrets/<name>.age
@@ -19,15 +19,15 @@ use crate::keyring::Keyring;
 
 const EXTENSION: &str = "age";
 
-/// A secret as it is kept.
+/// A secret as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Kept {
     pub(crate) name: String,
-    /// When it was first set, in microseconds: another one of the same name is another secret.
+    /// When it was first set, in microseconds. A secret that is set again after its removal is another secret.
     pub(crate) incarnation: u64,
     pub(crate) value: SecretText,
     pub(crate) value_since: Timestamp,
-    /// Values before it, where an earlier release kept them.
+    /// Former values, if an earlier release stored them here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) earlier: Vec<SecretText>,
     #[serde(default)]
@@ -45,7 +45,7 @@ pub(crate) struct Kept {
     pub(crate) bays: Vec<KeptBay>,
     pub(crate) managed: bool,
     pub(crate) literal_bodies: bool,
-    /// Values that are easy to guess are taken: somebody insisted.
+    /// The operator accepted values that are easy to guess.
     #[serde(default)]
     pub(crate) allow_weak: bool,
     pub(crate) set_at: Timestamp,
@@ -58,7 +58,7 @@ pub(crate) struct KeptCommand {
     pub(crate) uid: u32,
 }
 
-/// A bay that a secret is limited to, and what it was called.
+/// A bay that a secret is limited to, and the bay's name at that time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeptBay {
     pub(crate) id: BayId,
@@ -66,7 +66,7 @@ pub(crate) struct KeptBay {
 }
 
 impl Kept {
-    /// Gives it another value. The one that it had is remembered when this is kept.
+    /// Replaces the value. The former value is remembered when this is stored.
     pub(crate) fn replace_value(&mut self, value: SecretText) {
         self.value = value;
         self.value_since = Timestamp::now();
@@ -100,7 +100,7 @@ pub(crate) fn remove(dir: &Path, name: &str) -> Result<(), CoreError> {
     }
 }
 
-/// All that there are; a file that cannot be read is told, and the others are read all the same.
+/// Reads all secrets. A file that cannot be read becomes a problem, and the others are still read.
 pub(crate) fn read_all(dir: &Path, keys: &Keyring) -> Result<(Vec<Kept>, Vec<String>), CoreError> {
     let (mut all, mut problems) = (Vec::new(), Vec::new());
     let entries = match fs::read_dir(dir) {
@@ -115,7 +115,7 @@ pub(crate) fn read_all(dir: &Path, keys: &Keyring) -> Result<(Vec<Kept>, Vec<Str
         }
         match keys.read(&path).map(|text| text.map(|text| serde_json::from_slice(&text))) {
             Ok(Some(Ok(kept))) => all.push(kept),
-            // What is wrong in the text of a secret could have the text in it.
+            // A parser's message could contain a part of the secret.
             Ok(Some(Err(_))) => problems.push(format!("{} is not a secret of this release", path.display())),
             Ok(None) => {}
             Err(error) if error.code == ErrorCode::KeyUnusable && !keys.is_usable() => return Err(error),

@@ -1,9 +1,10 @@
 //! How hard a value is to guess.
 //!
-//! A bay can have a server repeat a list of candidates, and see which of them comes back changed: scrubbing answers the question
-//! whether a candidate is the value. No limit on answers helps a value that is in such a list, so it is refused when it is set.
+//! A bay can have a server repeat a list of candidates, and see which of them comes back changed: scrubbing reveals
+//! whether a candidate is the value. No limit on answers protects a value that is in such a list. So the daemon
+//! refuses it when it is set.
 //!
-//! The estimate is the cheapest way to write the value as a row of parts, each with its price in bits:
+//! The estimate is the cheapest way to write the value as a sequence of parts, each with its price in bits:
 //!
 //! | part | example | bits |
 //! |---|---|---|
@@ -14,32 +15,33 @@
 //! | what was there before | `abcxabcx` | [`AGAIN_BITS`] |
 //! | a year | `2024` | [`YEAR_BITS`] |
 //!
-//! What the bay's sentinel shows of the value counts nothing: a well-known beginning, and what divides its parts.
+//! What the sentinel shows of the value has no price: a well-known prefix, and the separators between its parts.
 
 use super::sentinel;
 
-/// Fewest bits of a value that is taken. At two million candidates in a second, which a database was measured to repeat, half of
-/// them take more than five hundred years.
+/// The fewest bits of an accepted value. A database was measured to repeat two million candidates per second. At that
+/// rate, half of the values with so many bits take more than five hundred years.
 pub(crate) const MIN_BITS: f64 = 56.0;
-/// One of the words below, in some spelling.
+/// One of the words below, in any spelling.
 const KNOWN_BITS: f64 = 7.0;
-/// A letter within a word of a language: a list of two thousand words has eleven bits for five letters.
+/// A letter in a word of a language. A list of two thousand words has eleven bits for five letters.
 const LETTER_BITS: f64 = 2.2;
 const RUN_BITS: f64 = 6.0;
 const AGAIN_BITS: f64 = 6.0;
-/// A run or repetition of three characters, which chance makes more often.
+/// A run or repetition of three characters, which is more frequent in random text.
 const SHORT_BITS: f64 = 8.0;
 const YEAR_BITS: f64 = 6.0;
-/// Shortest word, run and repetition.
+/// The shortest word, run and repetition.
 const MIN_WORD: usize = 4;
 const MIN_RUN: usize = 3;
 const MIN_AGAIN: usize = 3;
-/// Longest beginning that is looked at. A longer value that is guessed by its beginning alone is none.
+/// How much of a value is estimated. If a longer value can be guessed from its beginning alone, it is too weak
+/// anyway.
 const MAX_LOOKED_AT: usize = 256;
-/// Characters beside letters and digits.
+/// The number of characters besides letters and digits.
 const OTHERS: f64 = 32.0;
 
-/// Words of well-known passwords, in small letters. A password is refused for what is left beside them.
+/// Words of well-known passwords, in lower case. A password is judged by what is left beside them.
 const KNOWN: &[&str] = &[
     "admin",
     "administrator",
@@ -114,7 +116,7 @@ const KNOWN: &[&str] = &[
     "workbay",
     "world",
 ];
-/// Rows that fingers follow, and the alphabet.
+/// Rows of the keyboard, and the alphabet.
 const ROWS: &[&[u8]] = &[
     b"01234567890",
     b"qwertyuiop",
@@ -153,7 +155,7 @@ const FOLLOWERS: [&str; 26] = [
     "",
 ];
 
-/// Why a value is easy to guess; nothing if it is not.
+/// Why a value is easy to guess; `None` if it is not.
 pub(crate) fn weakness(value: &str) -> Option<String> {
     let bits = bits(value);
     (bits < MIN_BITS).then(|| {
@@ -164,11 +166,11 @@ pub(crate) fn weakness(value: &str) -> Option<String> {
     })
 }
 
-/// About how many bits there are to guess.
+/// The estimated number of bits.
 fn bits(value: &str) -> f64 {
     let unknown = &value.as_bytes()[sentinel::public_prefix(value)..];
     let letters = unknown.iter().filter(|byte| byte.is_ascii_alphanumeric()).count();
-    // What divides the parts of a token is in its sentinel too.
+    // The sentinel shows the separators of a token.
     let hidden: Vec<u8> = match letters >= sentinel::MIN_CHANCE {
         true => unknown.iter().copied().filter(u8::is_ascii_alphanumeric).collect(),
         false => unknown.to_vec(),
@@ -185,7 +187,7 @@ fn bits(value: &str) -> f64 {
     cheapest(text, if hidden.len() == unknown.len() { &[] } else { &divided })
 }
 
-/// The price of the cheapest row of parts. `divided` are places that words do not reach across.
+/// The price of the cheapest sequence of parts. Words do not extend over the places in `divided`.
 fn cheapest(text: &[u8], divided: &[usize]) -> f64 {
     let literal = alphabet(text).log2();
     let hexadecimal = literal <= 4.0;
@@ -206,7 +208,7 @@ fn cheapest(text: &[u8], divided: &[usize]) -> f64 {
         }
         let reach = divided.iter().find(|place| **place > at).map_or(text.len(), |place| *place) - at;
         for length in MIN_WORD..=word_like(&text[at..at + reach]) {
-            // The first letter, or all of them, may be a capital.
+            // The first letter, or all letters, may be upper case.
             offer(length, 1.0 + LETTER_BITS * length as f64);
         }
         for length in MIN_RUN..=run(&lower[at..]) {
@@ -215,7 +217,7 @@ fn cheapest(text: &[u8], divided: &[usize]) -> f64 {
         for length in MIN_AGAIN..=again(&lower, at) {
             offer(length, if length == MIN_AGAIN { SHORT_BITS } else { AGAIN_BITS });
         }
-        // Four digits are a year by chance in many hexadecimal texts.
+        // In hexadecimal texts, four digits often look like a year by chance.
         if !hexadecimal && is_year(&text[at..]) {
             offer(4, YEAR_BITS);
         }
@@ -228,7 +230,7 @@ fn is_year(text: &[u8]) -> bool {
     century && text.len() >= 4 && text[2..4].iter().all(u8::is_ascii_digit)
 }
 
-/// How many characters the value's kind of text has.
+/// How many characters the alphabet of the value has.
 fn alphabet(text: &[u8]) -> f64 {
     let has = |test: fn(&u8) -> bool| text.iter().any(test);
     if text.iter().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte))
@@ -243,14 +245,14 @@ fn alphabet(text: &[u8]) -> f64 {
         (has(u8::is_ascii_punctuation), OTHERS),
     ];
     let all: f64 = classes.iter().filter(|(there, _)| *there).map(|(_, size)| size).sum();
-    // Never more than there are different ones, four times over: `abababab` has two.
+    // At most four times the number of different characters: `abababab` has two.
     let mut distinct = text.to_vec();
     distinct.sort_unstable();
     distinct.dedup();
     all.min(4.0 * distinct.len() as f64).max(1.0)
 }
 
-/// The letter that a digit or sign stands for in a word.
+/// The letter that a digit or sign replaces in a word.
 fn unmasked(byte: u8) -> u8 {
     match byte {
         b'0' => b'o',
@@ -263,7 +265,7 @@ fn unmasked(byte: u8) -> u8 {
     }
 }
 
-/// How many letters from here on follow each other as in a word, small ones or capitals, or small ones after a capital.
+/// How many letters from here on follow each other as in a word: all lower case, all upper case, or capitalized.
 fn word_like(text: &[u8]) -> usize {
     let same_case = |first: &u8, byte: &u8| byte.is_ascii_lowercase() == first.is_ascii_lowercase();
     let letters = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
@@ -272,7 +274,7 @@ fn word_like(text: &[u8]) -> usize {
         return 0;
     }
     let mut length = 1;
-    // One pair in eight may be an odd one.
+    // One pair in eight may be unusual.
     let (mut pairs, mut odd) = (0, 0);
     let mut fits = 0;
     for pair in text[..letters].windows(2) {
@@ -290,7 +292,7 @@ fn word_like(text: &[u8]) -> usize {
     fits
 }
 
-/// How many characters from here on are the same one, or a run in either direction.
+/// How many characters from here on are equal, or a run in either direction.
 fn run(text: &[u8]) -> usize {
     let same = text.iter().take_while(|byte| **byte == text[0]).count();
     let in_row = |row: &[u8]| {
@@ -310,7 +312,7 @@ fn run(text: &[u8]) -> usize {
     ROWS.iter().map(|row| in_row(row)).max().unwrap_or(0).max(same)
 }
 
-/// How many characters from here on were there before, side by side, without overlap.
+/// How many characters from here on occurred before, without overlap.
 fn again(text: &[u8], at: usize) -> usize {
     let matched =
         |from: usize| text[at..].iter().zip(&text[from..at]).take_while(|(one, other)| one == other).count();
@@ -322,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_choose_is_weak() {
+    fn values_that_people_choose_are_weak() {
         for value in [
             "password",
             "P@ssw0rd123",
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_make_is_not() {
+    fn values_that_programs_generate_are_not_weak() {
         for value in [
             "ghp_CANARYx9XqLm2Zt7RbW4KcVd8PnJ6sYhG3eFa",
             "github_pat_11ABCDEFG0a8Vd3kQx7ZLm_w2Rt9YbNc5Hs1Jf4Pq6Kv0Xg",
@@ -372,8 +374,9 @@ mod tests {
     }
 
     #[test]
-    fn what_chance_makes_is_hardly_ever_taken_for_weak() {
-        // Sixteen small letters and digits are eighty-two bits; chance makes one in a hundred look like too few at most.
+    fn random_values_are_hardly_ever_taken_for_weak() {
+        // Sixteen lower-case letters and digits have eighty-two bits. Of random ones, at most one in a hundred may
+        // look weaker.
         let mut weak = 0;
         for _ in 0..2000 {
             let made = sentinel::make("x8fj2kq9wz5ntb7r").unwrap();

@@ -1,4 +1,4 @@
-//! The vault without bays: what is kept, what is told, and what happens to a source that fails.
+//! Tests of the vault without bays: what it stores, what it reports, and what it does if a source fails.
 
 use super::*;
 
@@ -61,7 +61,7 @@ async fn a_source_that_fails_leaves_its_value_until_that_ends() {
     let temp = tempfile::tempdir().unwrap();
     let keys = keys(temp.path()).await;
     let vault = Vault::open(temp.path(), keys);
-    // The command prints a value as long as there is a file.
+    // The command prints a value while the file exists.
     let file = temp.path().join("value");
     let line = format!("cat {}", file.display());
     let old = Timestamp::now() - SignedDuration::from_hours(1);
@@ -70,7 +70,7 @@ async fn a_source_that_fails_leaves_its_value_until_that_ends() {
     vault.keep(kept.clone()).await.unwrap();
     assert_eq!(exposed(&vault.value("TOKEN", 1).await.unwrap()), "the-first-value");
     assert!(vault.show("TOKEN").unwrap().problem.unwrap().contains("failed"), "and that is told");
-    // It has ended, and there is no other.
+    // The value has expired, and there is no other.
     kept.expires = Some(old);
     vault.keep(kept.clone()).await.unwrap();
     let why = vault.value("TOKEN", 1).await.unwrap_err();
@@ -83,7 +83,7 @@ async fn a_source_that_fails_leaves_its_value_until_that_ends() {
 }
 
 #[tokio::test]
-async fn without_the_key_there_are_no_secrets_and_the_reason_is_told() {
+async fn without_the_key_there_are_no_secrets_and_the_reason_is_reported() {
     let temp = tempfile::tempdir().unwrap();
     let first = keys(temp.path()).await;
     Vault::open(temp.path(), first).keep(secret("TOKEN", "the-canary-value", None)).await.unwrap();
@@ -104,11 +104,11 @@ async fn a_clock_that_was_set_leaves_no_value_for_longer_than_it_should_be() {
     let vault = Vault::open(temp.path(), keys(temp.path()).await);
     let day = SignedDuration::from_hours(24);
     let mut kept = secret("TOKEN", "the-first-value", Some(("echo the-second-value", 3600)));
-    // From before the clock was set back by a day: nobody knows how old it is.
+    // Set before the clock was set back by a day: nobody knows how old it is.
     kept.value_since = Timestamp::now() + day;
     vault.keep(kept.clone()).await.unwrap();
     assert_eq!(exposed(&vault.value("TOKEN", 1).await.unwrap()), "the-second-value");
-    // Set forward, it is simply old; and one that has ended is not used.
+    // Set before the clock was set forward: it is old. An expired value is not used.
     kept.value_since = Timestamp::now() - day;
     vault.keep(kept.clone()).await.unwrap();
     assert_eq!(exposed(&vault.value("TOKEN", 1).await.unwrap()), "the-second-value");
@@ -137,7 +137,7 @@ async fn a_source_that_hangs_holds_one_request_up_for_a_while_and_no_other() {
     assert!(told.name == "TOKEN" && told.failed.is_some(), "{told:?}");
 }
 
-/// What is remembered, the newest last.
+/// The remembered values, the newest last.
 fn remembered(vault: &Vault) -> Vec<String> {
     vault.former().values().map(|one| one.value.expose_secret().to_owned()).collect()
 }
@@ -148,17 +148,18 @@ async fn cred_rotated_former_values_are_known_to_the_next_daemon_for_a_while_and
     let keys = keys(temp.path()).await;
     let vault = Vault::open(temp.path(), Arc::clone(&keys));
     let mut kept = secret("TOKEN", "value-number-0", None);
-    // As an earlier release kept it.
+    // As an earlier release stored it.
     kept.earlier = vec![text("value-before-0")];
     stored::write(&vault.dir(), &kept, &keys).unwrap();
     let vault = Vault::open(temp.path(), Arc::clone(&keys));
     assert_eq!(remembered(&vault), ["value-before-0"]);
     kept.earlier.clear();
-    for number in 1..=former::MAX_OF_ONE {
+    for number in 1..=former_values::MAX_OF_ONE {
         kept.replace_value(text(&format!("value-number-{number}")));
         vault.keep(kept.clone()).await.unwrap();
     }
-    let all: Vec<String> = (0..former::MAX_OF_ONE).map(|number| format!("value-number-{number}")).collect();
+    let all: Vec<String> =
+        (0..former_values::MAX_OF_ONE).map(|number| format!("value-number-{number}")).collect();
     assert_eq!(remembered(&vault), all);
     let next = Vault::open(temp.path(), Arc::clone(&keys));
     assert_eq!(remembered(&next), all, "and what an earlier release kept is not read twice");
@@ -168,11 +169,14 @@ async fn cred_rotated_former_values_are_known_to_the_next_daemon_for_a_while_and
     }
     let until = next.former().values().next().unwrap().until;
     let left = until.duration_since(Timestamp::now());
-    assert!(left > former::REMEMBERED_FOR - SignedDuration::from_hours(1) && left <= former::REMEMBERED_FOR);
-    // Removed, the last one is remembered too.
+    assert!(
+        left > former_values::REMEMBERED_FOR - SignedDuration::from_hours(1)
+            && left <= former_values::REMEMBERED_FOR
+    );
+    // After its removal, the last value is remembered too.
     let last = next.find("TOKEN").unwrap();
     next.remember(&last).unwrap();
-    assert_eq!(remembered(&next).last(), Some(&format!("value-number-{}", former::MAX_OF_ONE)));
+    assert_eq!(remembered(&next).last(), Some(&format!("value-number-{}", former_values::MAX_OF_ONE)));
 }
 
 #[tokio::test]

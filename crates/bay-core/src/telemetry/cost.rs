@@ -1,8 +1,8 @@
-//! What bays cost, added up from look to look.
+//! The costs of bays, added up from measurement to measurement.
 //!
-//! Processor time is a counter that the kernel keeps for as long as a runtime lives: differences are added up, and the
-//! last value is stored beside the sum, so that a daemon that was away loses none. Memory and disk have no such counter:
-//! they are summed up from look to look, and are not counted while nobody looks.
+//! Processor time is a counter of the kernel for the life of a runtime. The daemon adds up differences and stores the
+//! last value beside the sum. So nothing is lost while no daemon runs. Memory and disk have no such counter: they are
+//! summed up between measurements, and do not count while no daemon runs.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use bay_types::usage::{gib_seconds, seconds};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// Accounts of all bays.
+/// The accounts of all bays.
 #[derive(Debug, Default)]
 pub(crate) struct Costs {
     accounts: Mutex<HashMap<BayId, Account>>,
@@ -24,11 +24,11 @@ pub(crate) struct Costs {
 #[derive(Debug)]
 struct Account {
     row: CostRow,
-    /// What the store has.
+    /// The account as the store has it.
     saved: Option<CostRow>,
-    /// Memory at the last look at the runtime that runs now.
+    /// The memory of the present runtime when it was last measured.
     memory: Option<(Instant, u64)>,
-    disk_looked: Option<Instant>,
+    disk_measured: Option<Instant>,
     stats: Option<BayStats>,
 }
 
@@ -44,10 +44,10 @@ impl Account {
             runtime: None,
             runtime_cpu_us: 0,
         };
-        Self { row, saved: None, memory: None, disk_looked: None, stats: None }
+        Self { row, saved: None, memory: None, disk_measured: None, stats: None }
     }
 
-    fn looked(&mut self, runtime: &str, stats: BayStats, now: Instant) {
+    fn measured(&mut self, runtime: &str, stats: BayStats, now: Instant) {
         let row = &mut self.row;
         if row.runtime.as_deref() != Some(runtime) {
             row.runtime = Some(runtime.to_owned());
@@ -68,12 +68,12 @@ impl Account {
         self.stats = Some(stats);
     }
 
-    fn disk_looked(&mut self, bytes: u64, now: Instant) {
-        if let (Some(at), Some(before)) = (self.disk_looked, self.row.disk_bytes) {
+    fn disk_measured(&mut self, bytes: u64, now: Instant) {
+        if let (Some(at), Some(before)) = (self.disk_measured, self.row.disk_bytes) {
             self.row.disk_gib_s += gib_seconds(before, now.duration_since(at).as_secs_f64());
         }
         self.row.disk_bytes = Some(bytes);
-        self.disk_looked = Some(now);
+        self.disk_measured = Some(now);
     }
 
     fn cost(&self) -> BayCost {
@@ -96,7 +96,7 @@ impl Costs {
         work(self.accounts().entry(bay).or_insert_with(|| Account::new(bay, since)))
     }
 
-    /// Takes over what an earlier daemon wrote down.
+    /// Takes over what an earlier daemon stored.
     pub(crate) fn restore(&self, rows: Vec<CostRow>) {
         let mut accounts = self.accounts();
         for row in rows {
@@ -109,7 +109,7 @@ impl Costs {
         self.accounts().get(&bay).map_or_else(|| Account::new(bay, since).cost(), Account::cost)
     }
 
-    /// What the bay used at the last look, while it runs.
+    /// What a running bay used when it was last measured.
     pub(crate) fn stats(&self, bay: BayId) -> Option<BayStats> {
         self.accounts().get(&bay)?.stats
     }
@@ -118,22 +118,24 @@ impl Costs {
         self.accounts().remove(&bay);
     }
 
-    /// Adds up what a bay's runtime used by now; without a runtime nothing is used. `runtime` tells one runtime of a bay from
-    /// the next.
-    pub(crate) fn looked(&self, bay: BayId, since: Timestamp, runtime: Option<(&str, BayStats)>) {
+    /// Adds what a bay's runtime used until now. Without a runtime nothing is used. `runtime` distinguishes one
+    /// runtime of a bay from the next.
+    pub(crate) fn measured(&self, bay: BayId, since: Timestamp, runtime: Option<(&str, BayStats)>) {
         self.with(bay, since, |account| match runtime {
-            Some((identity, stats)) => account.looked(identity, stats, Instant::now()),
+            Some((identity, stats)) => account.measured(identity, stats, Instant::now()),
             None => (account.memory, account.stats) = (None, None),
         });
     }
 
-    /// Whether a bay's disk was looked at within this time.
+    /// Whether a bay's disk was measured within this time.
     pub(crate) fn disk_is_fresh(&self, bay: BayId, since: Timestamp, within: Duration) -> bool {
-        self.with(bay, since, |account| account.disk_looked.is_some_and(|looked| looked.elapsed() < within))
+        self.with(bay, since, |account| {
+            account.disk_measured.is_some_and(|measured| measured.elapsed() < within)
+        })
     }
 
-    pub(crate) fn disk_looked(&self, bay: BayId, since: Timestamp, bytes: u64) {
-        self.with(bay, since, |account| account.disk_looked(bytes, Instant::now()));
+    pub(crate) fn disk_measured(&self, bay: BayId, since: Timestamp, bytes: u64) {
+        self.with(bay, since, |account| account.disk_measured(bytes, Instant::now()));
     }
 
     /// Forgets all bays but these.
@@ -141,13 +143,13 @@ impl Costs {
         self.accounts().retain(|bay, _| known.contains(bay));
     }
 
-    /// Accounts that the store does not have as they are.
+    /// The accounts that changed since they were stored.
     pub(crate) fn unsaved(&self) -> Vec<CostRow> {
         let changed = |account: &&Account| account.saved.as_ref() != Some(&account.row);
         self.accounts().values().filter(changed).map(|account| account.row.clone()).collect()
     }
 
-    /// Notes that the store has these.
+    /// Notes that the store has these accounts.
     pub(crate) fn saved(&self, rows: Vec<CostRow>) {
         let mut accounts = self.accounts();
         for row in rows {
@@ -170,16 +172,16 @@ mod tests {
     fn processor_time_adds_up_over_runtimes_and_daemons() {
         let now = Instant::now();
         let mut account = Account::new(BayId::generate(), Timestamp::UNIX_EPOCH);
-        account.looked("a", stats(5, 0), now);
-        account.looked("a", stats(8, 0), now);
+        account.measured("a", stats(5, 0), now);
+        account.measured("a", stats(8, 0), now);
         assert_eq!(account.row.cpu_us, 8);
-        account.looked("b", stats(3, 0), now);
+        account.measured("b", stats(3, 0), now);
         assert_eq!(account.row.cpu_us, 11);
-        // A later daemon goes on where the counter was left.
+        // A later daemon continues from the stored counter.
         let costs = Costs::default();
         let bay = account.row.bay;
         costs.restore(vec![account.row]);
-        costs.with(bay, Timestamp::now(), |account| account.looked("b", stats(10, 0), now));
+        costs.with(bay, Timestamp::now(), |account| account.measured("b", stats(10, 0), now));
         assert!((costs.cost(bay, Timestamp::now()).core_s - 18e-6).abs() < 1e-9);
         assert_eq!(costs.cost(bay, Timestamp::now()).since, Timestamp::UNIX_EPOCH);
     }
@@ -189,10 +191,10 @@ mod tests {
         let gib = 1 << 30;
         let start = Instant::now();
         let mut account = Account::new(BayId::generate(), Timestamp::UNIX_EPOCH);
-        account.looked("a", stats(0, gib), start);
-        account.looked("a", stats(0, 3 * gib), start + Duration::from_secs(10));
+        account.measured("a", stats(0, gib), start);
+        account.measured("a", stats(0, 3 * gib), start + Duration::from_secs(10));
         assert!((account.row.memory_gib_s - 20.0).abs() < 1e-6);
-        account.looked("b", stats(0, gib), start + Duration::from_secs(1000));
+        account.measured("b", stats(0, gib), start + Duration::from_secs(1000));
         assert!((account.row.memory_gib_s - 20.0).abs() < 1e-6);
     }
 
@@ -200,8 +202,8 @@ mod tests {
     fn disk_is_summed_up_from_what_was_held() {
         let start = Instant::now();
         let mut account = Account::new(BayId::generate(), Timestamp::UNIX_EPOCH);
-        account.disk_looked(1 << 30, start);
-        account.disk_looked(1 << 20, start + Duration::from_secs(4));
+        account.disk_measured(1 << 30, start);
+        account.disk_measured(1 << 20, start + Duration::from_secs(4));
         assert!((account.cost().disk_gib_s - 4.0).abs() < 1e-6);
         assert_eq!(account.cost().disk_bytes, Some(1 << 20));
     }
@@ -210,7 +212,7 @@ mod tests {
     fn only_what_changed_is_written_down() {
         let costs = Costs::default();
         let bay = BayId::generate();
-        costs.with(bay, Timestamp::now(), |account| account.looked("a", stats(1, 1), Instant::now()));
+        costs.with(bay, Timestamp::now(), |account| account.measured("a", stats(1, 1), Instant::now()));
         let rows = costs.unsaved();
         assert_eq!(rows.len(), 1);
         costs.saved(rows);

@@ -1,4 +1,4 @@
-//! What is counted while the daemon lives. Nothing here waits or allocates: it is on the way of every exec.
+//! Counters of the daemon. Nothing here waits or allocates, because every exec passes here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,19 +15,19 @@ pub(crate) const REASONS: [EndReason; 5] =
 pub(crate) const BOUNDS: [f64; 12] =
     [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 7200.0];
 
-/// Output per second beyond which a guest's claim is not believed.
+/// If a guest claims more output per second, the claim is cut to this.
 const MAX_OUTPUT_PER_S: u64 = 16 << 30;
-/// What a claim may be late by: a guest's clock stops a moment after the exec's.
+/// By how much a claim may exceed an exec's duration: a guest's clock stops a moment after the exec's.
 const SLACK_S: f64 = 1.0;
 
-/// A number that only grows, and stays where it is at the end of its range: parts of some sums are claims of guests.
+/// A number that only grows and stays at the end of its range. Parts of some sums are claims of guests.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     pub(crate) fn add(&self, more: u64) {
         let sum = |now: u64| Some(now.saturating_add(more));
-        // The closure always gives a value, so this cannot fail.
+        // The closure always returns a value, so this cannot fail.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
     }
 
@@ -36,20 +36,20 @@ impl Counter {
     }
 }
 
-/// What a decision on a request can be.
+/// The possible decisions on a request.
 pub(crate) const DECISIONS: [&str; 3] = ["allow", "ask", "deny"];
-/// Why something was refused before there was a request.
+/// Why something was refused before it became a request.
 pub(crate) const REFUSALS: [&str; 7] =
     ["connection", "nameless", "form", "protocol", "secret", "too-many", "upgrade"];
 
-/// What left all bays, and what did not.
+/// What left all bays, and what was refused.
 #[derive(Debug, Default)]
 pub(crate) struct EgressCounters {
     pub(crate) decided: [Counter; DECISIONS.len()],
     pub(crate) refused: [Counter; REFUSALS.len()],
     pub(crate) sent: Counter,
     pub(crate) received: Counter,
-    /// Let out, and the origin could not be used.
+    /// Requests that were let out and whose origin could not be used.
     pub(crate) failed: Counter,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Counters {
     pub(crate) egress: EgressCounters,
     pub(crate) execs_started: Counter,
     pub(crate) execs_ended: [Counter; REASONS.len()],
-    /// By bound; the last one is for all that lasted longer.
+    /// By upper bound; the last one is for everything longer.
     pub(crate) durations: [Counter; BOUNDS.len() + 1],
     pub(crate) duration_us: Counter,
     pub(crate) exec_cpu_us: Counter,
@@ -88,14 +88,14 @@ pub(crate) struct Counters {
     pub(crate) reconcile_errors: Counter,
     pub(crate) spans_sent: Counter,
     pub(crate) spans_dropped: Counter,
-    /// Attempts to reach the collector that failed.
+    /// Failed attempts to reach the collector.
     pub(crate) export_failures: Counter,
 }
 
 impl Counters {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Saturates, and is never negative.
-    /// Sums are of all bays together, and usage and output are claims of one: they are cut to what was possible in the time
-    /// that the exec had, so that no bay drowns what the others did.
+    /// Adds an exec that ended. Sums are over all bays, while usage and output are claims of one bay. They are cut to
+    /// what was possible in the exec's time, so that no bay drowns the others.
     pub(crate) fn exec_ended(&self, row: &ExecRow, cpus: u64) {
         let reason = row.exit.map_or(EndReason::Lost, |exit| exit.reason);
         for (counter, of) in self.execs_ended.iter().zip(REASONS) {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_exec_can_have_done_in_its_time_is_not_added_up() {
+    fn impossible_claims_of_an_exec_are_not_added_up() {
         let started_at: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let claim = Some(bay_types::usage::Usage::MAX_CLAIM);
         let mut row = ExecRow {

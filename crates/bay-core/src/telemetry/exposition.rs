@@ -1,9 +1,9 @@
-//! The text format of Prometheus, version 0.0.4. Writing it is a few lines; a library would bring a registry of its
-//! own, and most of these numbers live elsewhere and are only read when asked for.
+//! The text format of Prometheus, version 0.0.4. Writing it takes a few lines. A library would add its own registry,
+//! although most of these numbers live elsewhere and are read only on request.
 
 use std::fmt::Write;
 
-/// What answers carry as their kind.
+/// The content type of answers.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Exposition(String);
 
-/// The samples of one name. Each family is written once and as a whole, as the format demands.
+/// The samples of one name. Each family is written once and completely, as the format requires.
 pub(crate) struct Family<'a> {
     text: &'a mut String,
     name: &'static str,
@@ -58,7 +58,8 @@ impl Family<'_> {
         self
     }
 
-    /// A histogram from counts per bound (not yet summed up; the last is beyond all bounds) and the sum of all values.
+    /// A histogram from counts per bound and the sum of all values. The counts are not cumulative; the last is beyond
+    /// all bounds.
     pub(crate) fn histogram(&mut self, bounds: &[f64], counts: &[u64], sum: f64) {
         let mut total = 0_u64;
         for (at, count) in counts.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! What the daemon tells about execs and bays: counters and costs for whoever asks (`GET /metrics`, `bay show`), spans
-//! for whoever listens (`bay serve --otlp URL`).
+//! What the daemon reports about execs and bays: counters and costs on request (`GET /metrics`, `bay show`), and
+//! spans to a collector (`bay serve --otlp URL`).
 //!
 //! ```text
 //!   end of an exec ──► counters ──────────────────────────────► GET /metrics
@@ -7,8 +7,8 @@
 //!   every few seconds ──► cost: groups of all bays, from the host's side ──► bay show, GET /metrics, the store
 //! ```
 //!
-//! None of this is ever waited for: a collector that is down, slow or hostile costs spans, which are counted, and
-//! nothing else. Numbers of execs are claims of their bays; those of bays are the host's.
+//! Nothing waits for any of this. A collector that is down, slow or hostile costs spans, which are counted, and
+//! nothing else. Numbers of execs are claims of their bays; numbers of bays are measured by the host.
 
 use std::num::{NonZeroU64, NonZeroU128};
 use std::sync::Arc;
@@ -34,20 +34,20 @@ pub(crate) use otlp::{Requested, Span, Spans};
 pub(crate) struct Telemetry {
     pub(crate) counters: Arc<Counters>,
     pub(crate) costs: Costs,
-    /// Absent when nobody listens.
+    /// Absent without a collector.
     pub(crate) spans: Option<Spans>,
 }
 
 impl Telemetry {
-    /// Starts to send spans when there is somewhere to send them.
+    /// Starts to send spans if there is a collector.
     pub(crate) fn new(collector: Option<Collector>, daemon_id: &str) -> Self {
         let counters = Arc::<Counters>::default();
         let spans = collector.map(|to| Spans::start(to, daemon_id, Arc::clone(&counters)));
         Self { counters, spans, costs: Costs::default() }
     }
 
-    /// Where something new is in a trace: below its caller's span, or at the top of a trace of its own. Without
-    /// anybody to send spans to, a caller's context is only passed on.
+    /// The place of something new in a trace: below its caller's span, or at the top of a new trace. Without a
+    /// collector, a caller's context is only passed on.
     pub(crate) fn place(&self, parent: Option<Traceparent>) -> Option<ExecTrace> {
         let span_id = match &self.spans {
             Some(_) => Some(new_span_id()?),
@@ -67,7 +67,7 @@ impl Telemetry {
         }
     }
 
-    /// A bay was made, or could not be: one span, and one below it for each part of the way.
+    /// Reports that a bay was made or could not be made: one span, with one span below it for each part.
     pub(crate) fn bay_made(
         &self,
         trace: ExecTrace,
@@ -99,7 +99,7 @@ impl Telemetry {
         }
     }
 
-    /// An exec is over and written down.
+    /// Reports that an exec ended and is recorded.
     pub(crate) fn exec_over(&self, bay: &BayName, row: &ExecRow, cpus: u64) {
         self.counters.exec_ended(row, cpus);
         if let Some(spans) = &self.spans
@@ -112,7 +112,7 @@ impl Telemetry {
 
 fn random<const N: usize>() -> Option<[u8; N]> {
     let mut bytes = [0; N];
-    // The kernel gives few bytes whole or not at all.
+    // The kernel returns so few bytes completely or not at all.
     match rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty()) {
         Ok(given) if given == N => Some(bytes),
         _ => None,

@@ -1,4 +1,4 @@
-//! The ledger for people who do not take the daemon's word for it: its key, signed heads, bundles and proofs.
+//! The ledger for people who do not trust the daemon: its key, signed heads, bundles and proofs.
 
 use bay_ledger::{Bundle, Evidence, Header};
 use bay_store::{Store, StoreError};
@@ -19,7 +19,7 @@ pub fn key(daemon: &Daemon, who: &Principal) -> Result<LedgerKey, CoreError> {
     Ok(LedgerKey { log: key.log().to_owned(), key: key.to_string() })
 }
 
-/// A head of the ledger, signed now.
+/// A head of the ledger that is signed now.
 pub async fn head(daemon: &Daemon, who: &Principal) -> Result<LedgerHead, CoreError> {
     daemon.permit(who, Verb::AuditRead)?;
     let signed = daemon.ledger.sign().await?;
@@ -27,7 +27,7 @@ pub async fn head(daemon: &Daemon, who: &Principal) -> Result<LedgerHead, CoreEr
     Ok(LedgerHead { note: signed.note, size: signed.size, root, signed_at: signed.time })
 }
 
-/// Events with what ties them to a signed head, as lines of JSON at the pace of the reader.
+/// Events with their proofs up to a signed head, as lines of JSON at the pace of the reader.
 pub async fn export(
     daemon: &Daemon,
     who: &Principal,
@@ -62,7 +62,7 @@ pub async fn proof(daemon: &Daemon, who: &Principal, event: u64) -> Result<ByteS
     Ok(bundle(&daemon.store, signed.note, tied(evidence)?, event, event))
 }
 
-/// The proof that the record continues what it was with `old` events.
+/// The proof that the record of now continues the record of `old` events.
 pub async fn consistency(daemon: &Daemon, who: &Principal, old: u64) -> Result<ByteStream, CoreError> {
     daemon.permit(who, Verb::AuditRead)?;
     let signed = daemon.ledger.sign().await?;
@@ -101,7 +101,7 @@ fn bundle(store: &Store, head: String, evidence: Evidence, from: u64, to: u64) -
         if next > to {
             return Ok(None);
         }
-        // The reader learns of a failure by the stream's end; the header said how many events to expect.
+        // The reader notices a failure by the early end of the stream: the header has the number of events.
         let page = store.ledger_events(next, to).await.inspect_err(|error| {
             tracing::error!(%error, "a bundle of the ledger was cut short");
         })?;

@@ -1,5 +1,5 @@
-//! The verbs on a bay that exists. Each writes the wish and an event in one transaction, wakes the reconciler, and
-//! waits for what comes of it. Work that has begun goes to its end, also when the client leaves.
+//! The verbs on an existing bay. Each stores the desired state and an event in one transaction, wakes the reconciler,
+//! and waits for the result. Work that has begun is completed, also if the client leaves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,15 +23,15 @@ use crate::daemon::Daemon;
 use crate::fault::Point;
 use crate::registry::{BayHandle, MAX_STOP_GRACE, STOP_GRACE};
 
-/// How long a caller waits for a bay to get somewhere, besides the grace of a stop. The work goes on after that.
+/// How long a caller waits for a bay, in addition to the grace of a stop. The work continues after that.
 pub(super) const VERB_WITHIN: Duration = Duration::from_secs(120);
 
-/// The name of the bay that was meant, for messages about it.
+/// The name of the bay that the caller means, for messages.
 pub fn name_of(daemon: &Daemon, given: &str) -> Option<BayName> {
     daemon.bays.find(given).ok().map(|handle| handle.name.clone())
 }
 
-/// What the daemon is, and since when it runs.
+/// The state of the daemon, and since when it runs.
 pub fn health(daemon: &Daemon, who: &Principal) -> Result<Health, CoreError> {
     daemon.permit(who, Verb::HealthShow)?;
     Ok(Health {
@@ -56,7 +56,7 @@ pub fn backends(daemon: &Daemon, who: &Principal) -> Result<Vec<BackendView>, Co
     Ok(daemon.backends.all().map(view).collect())
 }
 
-/// What all bays and the host use, or one bay of them.
+/// What all bays and the host use, or one bay.
 pub async fn top(daemon: &Arc<Daemon>, who: &Principal, only: Option<&str>) -> Result<Top, CoreError> {
     daemon.permit(who, Verb::TopShow)?;
     let only = only.map(|given| daemon.bays.find(given)).transpose()?;
@@ -76,10 +76,10 @@ pub async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<BayView>, Core
     Ok(views)
 }
 
-/// One bay with what it cost by now, not some seconds ago.
+/// One bay, with its cost as of now.
 pub async fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<BayView, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayShow, bay)?;
-    costs::look(daemon, &handle).await;
+    costs::measure(daemon, &handle).await;
     Ok(daemon.view_now(&handle).await)
 }
 
@@ -88,7 +88,7 @@ pub async fn start(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<B
     to_the_end(start_bay(Arc::clone(daemon), handle, *who)).await
 }
 
-/// Stops a bay. `grace` is how long its processes have to end by themselves; the usual if it is not given.
+/// Stops a bay. `grace` is how long its processes may take to end; if absent, the default.
 pub async fn stop(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -108,7 +108,7 @@ pub async fn stop(
     to_the_end(stop_bay(Arc::clone(daemon), handle, grace, *who)).await
 }
 
-/// Freezes what runs in a bay. With `to_disk` its memory goes to disk, and nothing of it stays in the host's memory.
+/// Freezes a bay. With `to_disk`, its memory is written to disk and freed.
 pub async fn pause(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -127,7 +127,7 @@ pub async fn resume(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<
     to_the_end(resume_bay(Arc::clone(daemon), handle, *who)).await
 }
 
-/// Gives a bay a fresh root from the newest image of its name; the workspace stays.
+/// Gives a bay a fresh root from the newest image of its name. The workspace stays.
 pub async fn replace(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<BayView, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayReplace, bay)?;
     to_the_end(replace_root(Arc::clone(daemon), handle, *who)).await
@@ -162,7 +162,7 @@ pub(super) fn not_deleting(row: &BayRow, verb: &str) -> Result<(), CoreError> {
     Ok(())
 }
 
-/// Waits for a wish, and says what came of it.
+/// Waits for the result of a request.
 pub(super) async fn reach(
     daemon: &Daemon,
     handle: &BayHandle,
@@ -193,7 +193,7 @@ async fn start_bay(
     caller: Principal,
 ) -> Result<BayView, CoreError> {
     if handle.row().state == State::Running && handle.row().desired == Desired::Running {
-        // It may have died this moment; then it is started like any other.
+        // The guest may have died just now. Then the bay is started like any other.
         let view = daemon.view_now(&handle).await;
         if view.state == State::Running {
             return Ok(view);
@@ -212,10 +212,10 @@ async fn start_bay(
         .ask(&daemon.store, fits, Draft::of(BayStartAsked { by: caller.by() }), |row| {
             row.desired = Desired::Running;
             row.stop_why = None;
-            // A failed state would keep the reconciler from trying; any other is its own business.
+            // A failed state would keep the reconciler from trying. Other states do not.
             if matches!(row.state, State::Failed | State::Stopped) {
                 row.state = if row.disk_ready { State::Starting } else { State::Creating };
-                row.reason = format!("start asked by {}", caller.by());
+                row.reason = format!("start requested by {}", caller.by());
             }
         })
         .await?;
@@ -240,7 +240,7 @@ async fn stop_bay(
             |row| {
                 row.desired = Desired::Stopped;
                 row.stop_why = None;
-                // What is kept on disk ends like what runs.
+                // A stop discards processes that are on disk too.
                 row.thaw_from = None;
             },
         )
@@ -298,18 +298,18 @@ async fn replace_root(
     let row = handle.row();
     not_deleting(&row, "replaced")?;
     if row.disk_ready {
-        // A fresh root is the way out of much, so it is not refused for want of a way back.
+        // A fresh root repairs many problems, so it is not refused because there is no checkpoint.
         let why = Wanted::automatic("before its root was replaced".to_owned());
         if let Err(error) = checkpoints::take(&daemon, &handle, why, caller).await {
-            tracing::warn!(bay = %row.name, message = %error.message, "a root is replaced without a checkpoint before");
+            tracing::warn!(bay = %row.name, message = %error.message, "a root is replaced without a checkpoint");
         }
     }
-    // Held until the row names the image: from then on it counts as used.
+    // Processes that are on disk ran on the old root.
     let making = daemon.making.read().await;
     let wanted = row.spec.image.clone();
     let newest = daemon.with_pool(move |pool| pool.image_find(&wanted)).await?;
     let image: ImageId = newest.map_or(row.image_id, |image| image.id);
-    // A bay that was asked to be stopped stays so; memory of a paused one is gone with its root.
+    // A bay that should be stopped stays stopped. A fresh root discards the memory of a paused bay.
     let wanted = if row.desired == Desired::Stopped { State::Stopped } else { State::Running };
     let draft = Draft::of(BayReplaceAsked { image: image.into(), by: caller.by() });
     let asked = handle
@@ -319,14 +319,14 @@ async fn replace_root(
             draft,
             |row| {
                 row.replace_with = Some(image);
-                // What was kept on disk ran on the root that goes.
+                // Processes that are on disk ran on the old root.
                 row.thaw_from = None;
                 if row.desired == Desired::Paused {
                     row.desired = Desired::Running;
                 }
                 if row.state == State::Failed {
                     row.state = State::Stopped;
-                    row.reason = format!("replace asked by {}", caller.by());
+                    row.reason = format!("replacement requested by {}", caller.by());
                 }
             },
         )
@@ -348,11 +348,11 @@ async fn delete_bay(
             |_| Ok(()),
             draft,
             |row| {
-                // Whoever asked to keep it is heard, also when somebody else asked first.
+                // Keeping the workspace is honoured, also if an earlier request did not ask for it.
                 row.keep_workspace |= keep_workspace;
                 row.desired = Desired::Deleted;
                 row.state = State::Deleting;
-                row.reason = format!("removal asked by {}", caller.by());
+                row.reason = format!("removal requested by {}", caller.by());
             },
         )
         .await?;

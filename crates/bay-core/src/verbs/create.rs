@@ -5,7 +5,7 @@
 //!           ──► one transaction: the bay's row, wanted running, and its event   ◄── from here on the bay exists
 //!           ──► reconciler: disk, runtime, guest answers
 //! ```
-//! A caller that hangs up changes nothing: the work goes to its end.
+//! If the caller hangs up, the work is still completed.
 
 use std::sync::Arc;
 
@@ -26,13 +26,13 @@ use crate::authorize::Verb;
 use crate::backends::refusal;
 use crate::background::{blocking, to_the_end};
 use crate::daemon::Daemon;
-use crate::followers::Teller;
+use crate::progress::ProgressReporter;
 use crate::registry::BayHandle;
 
-/// Longest URL of a repository.
+/// The longest URL of a repository.
 const MAX_URL: usize = 4096;
 
-/// A bay that can be made, as far as its request tells.
+/// A request for a bay that passed the checks.
 #[derive(Debug)]
 pub struct Creation {
     daemon: Arc<Daemon>,
@@ -42,7 +42,7 @@ pub struct Creation {
     who: Principal,
 }
 
-/// Accepts a request for a bay, or says what is wrong with it before any work.
+/// Accepts a request for a bay, or returns what is wrong with it, before any work.
 pub fn begin(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -56,13 +56,13 @@ pub fn begin(
 
 impl Creation {
     /// Makes the bay and waits until it runs.
-    pub async fn run(self, teller: Teller) -> Result<BayView, CoreError> {
+    pub async fn run(self, reporter: ProgressReporter) -> Result<BayView, CoreError> {
         let Self { daemon, create: wanted, name, parent, who } = self;
-        to_the_end(create(daemon, wanted, name, parent, who, teller)).await
+        to_the_end(create(daemon, wanted, name, parent, who, reporter)).await
     }
 }
 
-/// Everything that can be said about a request before any work.
+/// All checks of a request that need no work.
 fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, CoreError> {
     let name = crate::validate::create(create, daemon.room())?;
     let (_, backend) = daemon.backends.choose(create.backend.as_deref())?;
@@ -92,29 +92,29 @@ async fn create(
     name: Option<BayName>,
     parent: Option<Traceparent>,
     caller: Principal,
-    teller: Teller,
+    reporter: ProgressReporter,
 ) -> Result<BayView, CoreError> {
     let began = Timestamp::now();
     let mut prepared = None;
-    let made = make(&daemon, create, name, caller, teller, &mut prepared).await;
+    let made = make(&daemon, create, name, caller, reporter, &mut prepared).await;
     if let Some(trace) = daemon.telemetry.place(parent) {
         daemon.telemetry.bay_made(trace, began, prepared, made.as_ref());
     }
     made
 }
 
-/// `prepared` becomes the moment from which on only the bay itself is made.
+/// `prepared` becomes the moment at which image and commit are ready.
 async fn make(
     daemon: &Arc<Daemon>,
     mut create: BayCreate,
     name: Option<BayName>,
     caller: Principal,
-    teller: Teller,
+    reporter: ProgressReporter,
     prepared: &mut Option<Timestamp>,
 ) -> Result<BayView, CoreError> {
     create.limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
     let (backend, _) = daemon.backends.choose(create.backend.take().as_deref())?;
-    // A mistake is told before anything is fetched for the bay.
+    // A mistake in the policy is reported before anything is fetched.
     let location = match &create.source {
         Source::Remote { url, .. } => Some(url.clone()),
         _ => None,
@@ -123,15 +123,15 @@ async fn make(
         Some(given) => Some((policy::prepare(Layer::Bay, given.clone(), location.clone()).await?, given)),
         None => None,
     };
-    // Held until the row names image and repository: from then on they count as used.
+    // Held until the row names image and repository. From then on they count as used.
     let making = daemon.making.read().await;
     if let Source::Kept { workspace } = &mut create.source {
         let kept = workspaces::find(daemon, workspace).await?;
         *workspace = kept.name;
     }
-    let (image, origin, teller) = prepare(daemon, &create, caller, teller).await?;
+    let (image, origin, reporter) = prepare(daemon, &create, caller, reporter).await?;
     let policy = match policy {
-        // The repository has turned out to be another one, as far as rules about it go.
+        // For the rules that depend on it, the repository turned out to be another one.
         Some((_, given)) if origin.as_ref().map(|origin| &origin.location) != location.as_ref() => {
             let location = origin.as_ref().map(|origin| origin.location.clone());
             Some(policy::prepare(Layer::Bay, given, location).await?)
@@ -176,31 +176,31 @@ async fn make(
     let handle = Arc::new(BayHandle::of(row, &daemon.backends));
     daemon.bays.insert(Arc::clone(&handle));
     drop(making);
-    let mut teller = teller;
-    teller.stage("starting the bay");
+    let mut reporter = reporter;
+    reporter.stage("starting the bay");
     let asked = handle.first_ask();
     (daemon.start_reconciler)(Arc::clone(daemon), Arc::clone(&handle));
     bays::reach(daemon, &handle, asked, State::Running, std::time::Duration::ZERO).await
 }
 
-/// Makes image and commit ready. One hop to a blocking thread when all is cached.
+/// Makes image and commit available. If all is cached, this is one call on a blocking thread.
 async fn prepare(
     daemon: &Arc<Daemon>,
     create: &BayCreate,
     caller: Principal,
-    mut teller: Teller,
-) -> Result<(ImageView, Option<Origin>, Teller), CoreError> {
+    mut reporter: ProgressReporter,
+) -> Result<(ImageView, Option<Origin>, ProgressReporter), CoreError> {
     let pool = daemon.pool()?;
     let source = create.source.clone();
     let wanted = create.image.clone();
-    let (found, origin, mut teller) = blocking(move || {
+    let (found, origin, mut reporter) = blocking(move || {
         let found = pool.image_find(&wanted).map_err(|e| e.to_api())?;
-        let origin = origin(&pool, &source, &mut teller)?;
-        Ok((found, origin, teller))
+        let origin = origin(&pool, &source, &mut reporter)?;
+        Ok((found, origin, reporter))
     })
     .await?;
     if let Some(image) = found {
-        return Ok((image, origin, teller));
+        return Ok((image, origin, reporter));
     }
     if create.image != "host" && !create.image.starts_with("dir:") && !create.image.starts_with("tar:") {
         return Err(CoreError::new(
@@ -212,14 +212,18 @@ async fn prepare(
             ),
         ));
     }
-    teller.stage("importing the image");
+    reporter.stage("importing the image");
     let import = ImageImport { source: create.image.clone(), name: None, add: Vec::new(), force: false };
-    let (image, teller) = images::import_image(daemon, import, caller, teller).await?;
-    Ok((image, origin, teller))
+    let (image, reporter) = images::import_image(daemon, import, caller, reporter).await?;
+    Ok((image, origin, reporter))
 }
 
-/// The commit a workspace begins from, checked out and ready to be snapshotted.
-fn origin(pool: &Pool, source: &Source, teller: &mut Teller) -> Result<Option<Origin>, CoreError> {
+/// The commit that a workspace begins from, checked out and ready for a snapshot.
+fn origin(
+    pool: &Pool,
+    source: &Source,
+    reporter: &mut ProgressReporter,
+) -> Result<Option<Origin>, CoreError> {
     let api = |e: PoolError| e.to_api();
     let (repo, commit, branch) = match source {
         Source::Empty | Source::Kept { .. } => return Ok(None),
@@ -235,16 +239,16 @@ fn origin(pool: &Pool, source: &Source, teller: &mut Teller) -> Result<Option<Or
         }
         Source::Remote { url, reference } => {
             let resolve = |repo| pool.repo_resolve(repo, reference.as_deref());
-            let (repo, resolved) = bring(pool, url, teller, |repo, _| resolve(repo).map(Some))?;
+            let (repo, resolved) = bring(pool, url, reporter, |repo, _| resolve(repo).map(Some))?;
             (repo, resolved.commit, resolved.branch)
         }
     };
-    pool.repo_checkout(repo, &commit, branch.as_deref(), &mut |p| teller.progress(p)).map_err(api)?;
+    pool.repo_checkout(repo, &commit, branch.as_deref(), &mut |p| reporter.progress(p)).map_err(api)?;
     let location = pool.repo_view(repo).map_err(api)?.location;
     Ok(Some(Origin { repo, location, commit, branch }))
 }
 
-/// A name from where the workspace comes from.
+/// A name derived from the source of the workspace.
 fn derived_name(source: &Source, origin: Option<&Origin>) -> BayName {
     let location = match (source, origin) {
         (Source::Remote { url, .. }, _) => url.as_str(),

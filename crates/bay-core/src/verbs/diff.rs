@@ -1,10 +1,10 @@
-//! What differs between two moments of a bay's life, and what of it needs a person's eye.
+//! What differs between two moments of a bay's life, and which of it a person should look at.
 //!
 //! ```text
-//!  moments named ──► a turn ──► both trees opened (now: a snapshot for this only) ──► compared on a blocking thread
-//!                                                                    caller hangs up ──► given up at the next path
+//!  moments ──► a turn ──► both trees opened (now: a temporary snapshot) ──► compared on a blocking thread
+//!                                                      caller hangs up ──► given up at the next path
 //! ```
-//! Nothing of a bay is changed and no program runs; a stopped bay is compared like a running one.
+//! This changes nothing of a bay and runs no program. A stopped bay is compared like a running one.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use crate::authorize::Verb;
 use crate::background::blocking;
 use crate::daemon::Daemon;
-use crate::followers::{IN_FLIGHT, TELL_EVERY, Teller};
+use crate::progress::{IN_FLIGHT, ProgressReporter, REPORT_EVERY};
 use crate::registry::BayHandle;
 use crate::verbs::start_spec::begins_from;
 use crate::verbs::{bays, checkpoints};
 
-/// How long a reader may leave lines unread, a person in a pager perhaps, before its place is given to others.
+/// How long a reader, for example a person in a pager, may leave lines unread before others get its turn.
 const READ_WITHIN: Duration = Duration::from_secs(15 * 60);
-/// Comparisons at once. Each may take a few hundred MiB for names and paths where a bay is hostile.
+/// How many comparisons run at the same time. For a hostile bay, each may take a few hundred MiB for names and paths.
 pub(crate) const MAX_DIFFS: usize = 4;
-/// How long one more waits for its turn.
+/// How long another comparison waits for its turn.
 const TURN_WITHIN: Duration = Duration::from_secs(60);
 
-/// A comparison that may begin.
+/// A comparison that has its turn.
 #[derive(Debug)]
 pub(crate) struct Comparison {
     pub(crate) bay: String,
@@ -49,14 +49,15 @@ pub(crate) struct Comparison {
     _turn: OwnedSemaphorePermit,
 }
 
-/// One side of it.
+/// One side of a comparison.
 #[derive(Debug)]
 struct Wanted {
     bay: bay_types::BayId,
     side: Side,
 }
 
-/// Compares two moments of a bay's life, and sends what differs while it is found. A reader that goes away ends the work.
+/// Compares two moments of a bay's life, and sends differences while they are found. If the reader leaves, the work
+/// ends.
 pub async fn diff(
     daemon: &Daemon,
     who: &Principal,
@@ -74,7 +75,7 @@ pub async fn diff(
     Ok(from)
 }
 
-/// Where lines of a comparison go, at the pace of whoever reads them.
+/// The lines of a comparison, sent at the pace of the reader.
 struct Lines {
     to: mpsc::Sender<Result<DiffLine, CoreError>>,
     runtime: Handle,
@@ -95,13 +96,13 @@ impl Lines {
             Found::Ignored => ControlFlow::Continue(()),
             Found::Told(Told::Entry(entry)) => self.line(DiffLine::Entry(entry)),
             Found::Told(Told::Progress(progress)) => {
-                if self.told.is_some_and(|at| at.elapsed() < TELL_EVERY) {
+                if self.told.is_some_and(|at| at.elapsed() < REPORT_EVERY) {
                     return ControlFlow::Continue(());
                 }
                 self.told = Some(Instant::now());
                 match self.to.try_send(Ok(DiffLine::Progress(progress))) {
                     Err(mpsc::error::TrySendError::Closed(_)) => ControlFlow::Break(()),
-                    // A full channel holds things of more weight.
+                    // If the channel is full, it contains more important items.
                     Err(mpsc::error::TrySendError::Full(_)) | Ok(()) => ControlFlow::Continue(()),
                 }
             }
@@ -116,8 +117,8 @@ impl Lines {
     }
 }
 
-/// A review that can be made. Only the workspace leaves a bay, and all that was done in it: from its beginning, unless the
-/// request says otherwise.
+/// Prepares a review. Only the workspace leaves a bay, with everything that was done in it. So a review compares with
+/// the beginning of the workspace, unless the request names another moment.
 pub async fn begin_review(
     daemon: &Daemon,
     who: &Principal,
@@ -129,18 +130,18 @@ pub async fn begin_review(
     prepare_for(daemon, &handle, &ask, Some(Moment::Base)).await.map(ReviewBegun)
 }
 
-/// A review before its work.
+/// A prepared review.
 #[derive(Debug)]
 pub struct ReviewBegun(Comparison);
 
 impl ReviewBegun {
     /// Reads everything that changed, and reports what a person should know before it leaves the bay.
-    pub async fn run(self, teller: Teller) -> Result<Review, CoreError> {
-        review(self.0, teller).await
+    pub async fn run(self, reporter: ProgressReporter) -> Result<Review, CoreError> {
+        review(self.0, reporter).await
     }
 }
 
-/// A comparison that a principal asks for, once it has its turn.
+/// Prepares a comparison for a principal, and waits for its turn.
 pub(super) async fn prepare(
     daemon: &Daemon,
     who: &Principal,
@@ -151,7 +152,7 @@ pub(super) async fn prepare(
     prepare_for(daemon, &handle, ask, None).await
 }
 
-/// Finds out what is to be compared, and waits for a turn. `unless` is where to begin when nobody says.
+/// Determines what to compare, and waits for a turn. `unless` is the first moment if the request names none.
 async fn prepare_for(
     daemon: &Daemon,
     handle: &Arc<BayHandle>,
@@ -200,7 +201,7 @@ async fn prepare_for(
     Ok(Comparison { bay, from, to, part: ask.part, before, after, pool: daemon.pool()?, _turn: turn })
 }
 
-/// The checkpoint that what the bay is now descends from; what it began from where there is none.
+/// The checkpoint that the bay's present state descends from; without one, the beginning of the bay.
 async fn newest(daemon: &Daemon, handle: &BayHandle) -> Result<Moment, CoreError> {
     let known = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
     let current = handle.row().checkpoint.filter(|name| known.iter().any(|row| row.name == *name));
@@ -208,7 +209,7 @@ async fn newest(daemon: &Daemon, handle: &BayHandle) -> Result<Moment, CoreError
     Ok(name.map_or(Moment::Base, Moment::Checkpoint))
 }
 
-/// How a comparison is made for somebody who reads it.
+/// How a comparison is made for a reader.
 pub(super) fn shown(part: Part, patch: bool) -> Options {
     let git = match part {
         Part::Workspace => bay_diff::GitDirectories::LeftOut,
@@ -217,16 +218,16 @@ pub(super) fn shown(part: Part, patch: bool) -> Options {
     Options { git, ..Options::shown(patch) }
 }
 
-/// What is told of a comparison.
+/// A result of a comparison.
 #[derive(Debug)]
 pub(crate) enum Found {
     Package(PackageChange),
     Told(Told),
-    /// A new file that the repository ignores; told by comparisons for a review alone.
+    /// A new file that the repository ignores. Only comparisons for a review report these.
     Ignored,
 }
 
-/// Compares on the calling thread, which may take long. [`ControlFlow::Break`] gives it up.
+/// Compares on the calling thread, which may take long. [`ControlFlow::Break`] ends it early.
 pub(super) fn run(
     comparison: &Comparison,
     options: &Options,
@@ -242,7 +243,7 @@ pub(super) fn run(
     let open = |wanted: &Wanted, hear: &mut dyn FnMut(Found) -> ControlFlow<()>| {
         open(&comparison.pool, wanted, comparison.part, hear)
     };
-    // What lives is captured first: making an old checkout again may take a while.
+    // The present state is captured first: making an old checkout again may take a while.
     let (before, after);
     if matches!(comparison.after.side, Side::Now) {
         after = open(&comparison.after, hear)?;
@@ -290,7 +291,7 @@ pub(super) fn run(
     Ok(summary)
 }
 
-/// Opens a side. A checkout that was dropped to save space is made again from the cached repository.
+/// Opens a side. If a checkout was dropped to save space, it is made again from the cached repository.
 fn open(
     pool: &Pool,
     wanted: &Wanted,
@@ -329,17 +330,17 @@ fn failed(error: &DiffError) -> CoreError {
     }
 }
 
-async fn review(comparison: Comparison, mut teller: Teller) -> Result<Review, CoreError> {
+async fn review(comparison: Comparison, mut reporter: ProgressReporter) -> Result<Review, CoreError> {
     blocking(move || {
         reviewed(comparison, &mut |progress| {
-            teller.progress(progress);
-            if teller.is_heard() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            reporter.progress(progress);
+            if reporter.has_reader() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })
     })
     .await
 }
 
-/// The same on the calling thread, for whatever lets work leave a bay.
+/// Reviews on the calling thread, for the verbs by which work leaves a bay.
 pub(crate) fn reviewed(
     comparison: Comparison,
     hear: &mut dyn FnMut(Progress) -> ControlFlow<()>,

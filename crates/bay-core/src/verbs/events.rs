@@ -1,4 +1,4 @@
-//! The record as it is, for somebody who reads all of it or checks it here.
+//! The record as it is, for clients that read all of it, and its verification by the daemon.
 
 use bay_store::Verdict;
 use bay_types::event::{Event, EventsVerified};
@@ -8,7 +8,7 @@ use bay_types::{BayId, CoreError};
 use crate::authorize::Verb;
 use crate::daemon::Daemon;
 
-/// Events after a number, of one bay if one is named.
+/// Events after a number, of one bay if the request names one.
 pub async fn list(
     daemon: &Daemon,
     who: &Principal,
@@ -16,7 +16,7 @@ pub async fn list(
     bay: Option<&str>,
 ) -> Result<Vec<Event>, CoreError> {
     daemon.permit(who, Verb::EventList)?;
-    // A removed bay is known by its id only.
+    // A removed bay can be named only by its id.
     let bay = match bay {
         None => None,
         Some(given) => match given.parse::<BayId>() {
@@ -27,7 +27,7 @@ pub async fn list(
     daemon.store.events_list(since, bay).await.map_err(|e| e.to_api())
 }
 
-/// Walks the whole record and checks every hash, and that it continues the head that was signed last.
+/// Checks every hash of the record, and that the record continues the head that was signed last.
 pub async fn verify(daemon: &Daemon, who: &Principal) -> Result<EventsVerified, CoreError> {
     daemon.permit(who, Verb::EventVerify)?;
     let verdict = daemon.store.events_verify().await.map_err(|e| e.to_api())?;

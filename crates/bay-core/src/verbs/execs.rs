@@ -1,14 +1,14 @@
-//! Execs: started by the guest, written down by the daemon before they start and after they end.
+//! Execs: started by the guest, recorded by the daemon before they start and after they end.
 //!
 //! ```text
-//!  row + event ──► guest starts it ──► running ──► the guest's event, its status when asked, or its last answer ──► ended
-//!                       │ refuses                  │ no guest is left that saw its end: "stopped" or "lost"
+//!  row + event ──► guest starts it ──► running ──► the guest's event, its status on request, or its last answer ──► ended
+//!                       │ refuses                  │ the guest that would have seen its end is gone: "stopped" or "lost"
 //!                       ▼                          ▼
 //!                     ended                       ended
 //! ```
 //!
-//! An end is taken from the process that saw it, over its connection, and from nothing else. The bay's disk has a record of
-//! every exec too, but root in the bay can write there: it is never read for how an exec ended.
+//! Only the guest that saw an end may report it, over its connection. The bay's disk has a record of every exec too,
+//! but root in the bay can write there. So the daemon never reads it to learn how an exec ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,25 +36,26 @@ use crate::registry::{BayHandle, Starting};
 
 pub mod verbs;
 
-/// Finished execs kept per bay; older ones are forgotten with their output.
+/// How many ended execs of a bay are kept. Older ones are deleted with their output.
 const KEPT: u32 = 1000;
-/// How often, in execs, old ones are looked for.
+/// After so many new execs, the daemon looks for old ones to delete.
 const PRUNE_EVERY: u64 = 64;
-/// How long one question about an open exec may take, and all of them together where somebody waits for the answers.
+/// How long one request about an open exec may take, and all of them together if a caller waits for the answers.
 const REFRESH_WITHIN: Duration = Duration::from_secs(3);
-/// For so long after a start that got no answer the guest may still come to it: its not knowing the exec means nothing.
+/// For so long after a start without an answer, the guest may still start it. That the guest does not know the exec
+/// means nothing.
 const UNSURE_FOR: Duration = Duration::from_secs(60);
-/// How long somebody who follows an exec waits for its end to be written down when its bay has just gone.
+/// How long a client that follows an exec waits for the record of its end after the bay stopped.
 const END_WITHIN: Duration = Duration::from_secs(10);
-/// Bytes of a command line that go into the event.
+/// How many bytes of a command line are in the event.
 const EVENT_ARGV_BYTES: usize = 4096;
 
-/// An exec of which nobody saw the end.
-fn unseen(reason: EndReason) -> Exit {
+/// The exit of an exec whose end nobody saw.
+fn lost_exit(reason: EndReason) -> Exit {
     Exit { reason, code: None, signal: None }
 }
 
-/// What a shell reports for a command that could not be run, or was not found.
+/// The exit code that a shell gives a command that could not be run or was not found.
 fn not_started(error: &CoreError) -> Exit {
     let code = match error.code {
         ErrorCode::CommandNotFound => error.code.exit_code(),
@@ -67,7 +68,7 @@ fn path(id: ExecId, rest: &str) -> String {
     format!("/v1/execs/{id}{rest}")
 }
 
-/// As much of a command as an event holds, and how many arguments it leaves out.
+/// As much of a command as an event holds, and how many arguments are left out.
 pub(super) fn event_argv(argv: &[String]) -> (Vec<String>, usize) {
     let mut left = EVENT_ARGV_BYTES;
     let kept: Vec<String> = argv
@@ -85,7 +86,7 @@ fn started_event(spec: &ExecSpec, caller: Principal) -> Draft {
     let (argv, left_out) = event_argv(&spec.argv);
     Draft::of(event::exec::ExecStart {
         exec: spec.id.into(),
-        // The store gives it.
+        // The store adds it.
         number: None,
         argv,
         arguments_left_out: left_out,
@@ -105,7 +106,7 @@ fn ended_event(
 ) -> Draft {
     Draft::of(event::exec::ExecEnd {
         exec: id.into(),
-        // What its row has, the store adds.
+        // The store adds it from the row.
         number: None,
         tty: None,
         exit: exit.into(),
@@ -118,7 +119,7 @@ fn ended_event(
     })
 }
 
-/// The bay must be running for its guest to be asked.
+/// An error if the bay has no running guest.
 pub(crate) fn must_run(handle: &BayHandle) -> Result<(), CoreError> {
     let row = handle.row();
     let name = &handle.name;
@@ -136,7 +137,7 @@ pub(crate) fn must_run(handle: &BayHandle) -> Result<(), CoreError> {
     ))
 }
 
-/// Writes an exec down and starts it without anybody attached. Repeating it is harmless.
+/// Records an exec and starts it without a client attached. Repeating this is harmless.
 pub(super) async fn start(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
@@ -165,7 +166,7 @@ pub(super) async fn start(
     }
 }
 
-/// Writes an exec down, starts it and hands over the stream of its frames, in one question to the guest.
+/// Records an exec, starts it and returns the stream of its frames, with one request to the guest.
 pub(super) async fn start_attached(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
@@ -178,7 +179,7 @@ pub(super) async fn start_attached(
     must_run(handle)?;
     let starting = handle.exec_starting(spec.id);
     let row = insert(daemon, handle, spec, parent, caller).await?;
-    // An exec that is over is only looked at again: a body would let the guest start it anew.
+    // An exec that is over is only read again: with a body, the guest would start it again.
     let body = if row.ended_at.is_some() { Bytes::new() } else { body(spec, &row)? };
     match handle.guest.upgrade(&path(spec.id, "/attach?since=0"), body, input).await {
         Ok(stream) => {
@@ -189,7 +190,7 @@ pub(super) async fn start_attached(
     }
 }
 
-/// The stream of an exec that exists, from a byte of its output on.
+/// The stream of an existing exec, from a byte of its output on.
 pub(super) async fn attach(
     daemon: &Daemon,
     handle: &BayHandle,
@@ -202,7 +203,7 @@ pub(super) async fn attach(
     handle.guest.upgrade(&path(row.id, &format!("/attach?since={since}")), Bytes::new(), input).await
 }
 
-/// An exec that is over is answered from memory alone, also when its bay no longer runs.
+/// An exec that is over is answered from the store alone, also if its bay no longer runs.
 async fn known(daemon: &Daemon, handle: &BayHandle, spec: &ExecSpec) -> Result<Option<ExecView>, CoreError> {
     if handle.row().state == State::Running {
         return Ok(None);
@@ -217,8 +218,8 @@ async fn known(daemon: &Daemon, handle: &BayHandle, spec: &ExecSpec) -> Result<O
     Ok(Some(row.view()))
 }
 
-/// What the guest is asked to run: as it was asked for, in the trace that was written down with it. A repeated request
-/// so asks for the very same.
+/// The request to the guest: the command as it was requested, in the recorded trace. A repeated request is therefore
+/// the same request.
 fn body(spec: &ExecSpec, row: &ExecRow) -> Result<Bytes, CoreError> {
     let bytes = match in_trace(spec, row) {
         Some(traced) => serde_json::to_vec(&traced),
@@ -227,7 +228,7 @@ fn body(spec: &ExecSpec, row: &ExecRow) -> Result<Bytes, CoreError> {
     bytes.map(Bytes::from).map_err(|e| CoreError::internal(&e))
 }
 
-/// The same with the trace in its environment, unless the caller chose one, or there is no room for it.
+/// The spec with the trace in its environment; `None` if the caller set one, or if there is no room for it.
 fn in_trace(spec: &ExecSpec, row: &ExecRow) -> Option<ExecSpec> {
     let inside = row.trace?.inside()?;
     if spec.env.iter().any(|(name, _)| name == TRACEPARENT_VARIABLE) {
@@ -238,8 +239,8 @@ fn in_trace(spec: &ExecSpec, row: &ExecRow) -> Option<ExecSpec> {
     traced.check().is_ok().then_some(traced)
 }
 
-/// Notes the bay's counters while the guest is being asked: nobody waits for it, and a command needs longer than this to
-/// reach a limit.
+/// Notes the bay's counters while the guest starts the exec. Nothing waits for this: a command needs longer to reach
+/// a limit.
 fn note_beginning(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: ExecId) {
     daemon.changes.exec_begins(id);
     let (daemon, handle) = (Arc::clone(daemon), Arc::clone(handle));
@@ -251,7 +252,7 @@ fn note_beginning(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: ExecId) {
     });
 }
 
-/// Limits that were reached while an exec ran. One that succeeded is not looked at but for what its guest said.
+/// Limits that were reached while an exec ran. For an exec that succeeded, only the guest's report counts.
 fn limits_hit(handle: &BayHandle, id: ExecId, exit: Exit, end: Option<&ExecEnd>) -> Vec<LimitHit> {
     let mut hit = Vec::new();
     let began = handle.exec_beginning(id).filter(|_| exit.code != Some(0));
@@ -288,9 +289,10 @@ async fn insert(
     }
 }
 
-/// A guest that names a reason why a command cannot start has started nothing: the exec is over. After any other error, or
-/// none, it may have started: the exec stays open, and a later look at the guest decides. Root in the bay can cause errors in
-/// the guest after a command has begun, and the record would say that it never ran.
+/// Handles a guest's refusal to start a command. If the guest names a reason why the command cannot start, the exec
+/// is over. After any other error, or none, the command may have started: the exec stays open, and a later request to
+/// the guest decides. Root in the bay can cause errors in the guest after a command has begun, and otherwise the
+/// record would say that it never ran.
 async fn refused(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
@@ -299,9 +301,9 @@ async fn refused(
 ) -> CoreError {
     match error.code {
         ErrorCode::GuestUnreachable | ErrorCode::Interrupted | ErrorCode::Internal => {
-            // Why it does not answer is the reconciler's to find out.
+            // The reconciler finds out why the guest does not answer.
             handle.wake.notify_one();
-            tokio::spawn(look_later(Arc::clone(daemon), Arc::clone(handle), starting, UNSURE_FOR));
+            tokio::spawn(recheck_later(Arc::clone(daemon), Arc::clone(handle), starting, UNSURE_FOR));
         }
         ErrorCode::ExecConflict => {}
         _ => drop(record(daemon, handle, starting.id, not_started(&error), None, Reporter::Guest).await),
@@ -309,8 +311,8 @@ async fn refused(
     error
 }
 
-/// Keeps the mark of a start that got no answer for a while, then asks the guest.
-pub(crate) async fn look_later(
+/// Keeps the mark of a start without an answer for a while, then asks the guest.
+pub(crate) async fn recheck_later(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     starting: Starting,
@@ -324,7 +326,7 @@ pub(crate) async fn look_later(
     }
 }
 
-/// Writes the end of an exec down.
+/// Records the end of an exec.
 async fn record(
     daemon: &Daemon,
     handle: &BayHandle,
@@ -351,7 +353,7 @@ async fn record(
             }
             row
         }
-        // It stays open, and the next refresh tries again.
+        // The exec stays open, and the next refresh tries again.
         Err(error) => {
             tracing::error!(bay = %handle.name, exec = %id, %error, "the end of an exec could not be recorded");
             None
@@ -359,7 +361,7 @@ async fn record(
     }
 }
 
-/// The guest said that an exec ended. One of an earlier release has to be asked for the rest.
+/// Handles the guest's event that an exec ended. A guest of an earlier release must be asked for the details.
 pub(crate) async fn ended(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit: Exit, end: Option<ExecEnd>) {
     let end = match end {
         Some(end) => Some(end),
@@ -370,9 +372,9 @@ pub(crate) async fn ended(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit:
     }
 }
 
-/// The last answer of a guest that was asked to shut down: how the execs ended that ran until then.
+/// Records the execs in the last answer of a guest that was asked to shut down.
 pub(crate) async fn ended_with_bay(daemon: &Daemon, handle: &BayHandle, answer: &[u8]) {
-    // The guest of an earlier release answers nothing.
+    // A guest of an earlier release returns no report.
     let Ok(report) = serde_json::from_slice::<ShutdownReport>(answer) else { return };
     for ExecEnded { id, exit, end } in report.ended {
         if handle.exec_is_open(id) {
@@ -381,7 +383,7 @@ pub(crate) async fn ended_with_bay(daemon: &Daemon, handle: &BayHandle, answer: 
     }
 }
 
-/// Keeps the list of old execs, and their output, from growing for ever.
+/// Deletes the oldest execs and their output.
 async fn prune(daemon: &Daemon, handle: &BayHandle, row: &ExecRow) {
     if !row.number.is_multiple_of(PRUNE_EVERY) {
         return;
@@ -392,11 +394,11 @@ async fn prune(daemon: &Daemon, handle: &BayHandle, row: &ExecRow) {
                 let gone =
                     handle.guest.bytes(Method::DELETE, &path(id, ""), Bytes::new(), ANSWER_WITHIN).await;
                 if let Err(error) = gone {
-                    tracing::debug!(bay = %handle.name, exec = %id, message = %error.message, "old output stays");
+                    tracing::debug!(bay = %handle.name, exec = %id, message = %error.message, "old output could not be deleted");
                 }
             }
         }
-        Err(error) => tracing::warn!(bay = %handle.name, %error, "old execs could not be forgotten"),
+        Err(error) => tracing::warn!(bay = %handle.name, %error, "old execs could not be deleted"),
     }
 }
 
@@ -409,30 +411,30 @@ async fn guest_status(handle: &BayHandle, id: ExecId) -> Result<ExecStatus, Core
     Err(CoreError::new(ErrorCode::GuestUnreachable, "the guest answered for another exec", ""))
 }
 
-/// Asks the guest about open execs and writes down what ended. Bounded in time, for somebody who waits.
+/// Asks the guest about open execs and records those that ended, for a caller that waits: limited in time.
 pub(crate) async fn refresh_open(daemon: &Daemon, handle: &BayHandle) {
     let _ = tokio::time::timeout(REFRESH_WITHIN, refresh_all(daemon, handle)).await;
 }
 
-/// Asks the guest about every open exec: what ended while nobody listened is told by no event.
+/// Asks the guest about every open exec: no event reports what ended while the daemon was not connected.
 pub(crate) async fn refresh_all(daemon: &Daemon, handle: &BayHandle) {
     let Ok(open) = daemon.store.exec_list_open(handle.id).await else { return };
-    // Taken after the list and before any question: whatever is in the list and not in here has been answered for by
-    // the guest, so its not knowing it means that it is lost.
+    // Read after the list and before any request. If an exec is in the list and not in here, the guest has answered
+    // its start. If the guest does not know it, it is lost.
     let starting = handle.execs_starting();
     for row in open.into_iter().filter(|row| !starting.contains(&row.id)) {
         let _ = refresh(daemon, handle, row.id).await;
     }
 }
 
-/// What ends the kept output for somebody who follows an exec that was not over when the guest could not tell: its exit, or
+/// The last frame of the stored output for a client that follows an exec, if the guest could not send it: its exit, or
 /// why it cannot be followed.
 pub(crate) async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Result<Frame, CoreError> {
     match must_run(handle) {
-        // It may have become lost just now.
+        // The exec may have become lost just now.
         Ok(()) if !handle.execs_starting().contains(&id) => drop(refresh(daemon, handle, id).await),
         Ok(()) => {}
-        // It stands still with its bay, or is about to go on: no end of it is near.
+        // The exec is paused with its bay, or about to continue. Its end is not near.
         Err(_) if matches!(handle.row().state, State::Paused | State::Starting) => {}
         Err(_) => handle.exec_is_over(id, END_WITHIN).await,
     }
@@ -440,7 +442,7 @@ pub(crate) async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> R
     if let Some(exit) = row.and_then(|row| row.exit) {
         return Ok(Frame::Exit(exit, None));
     }
-    // On the way to or from running, whoever follows comes back; anything else will not change by waiting.
+    // If the bay is about to run or to stop, the client reconnects. In any other state, waiting changes nothing.
     let passing =
         matches!(handle.row().state, State::Running | State::Creating | State::Starting | State::Stopping);
     Err(match must_run(handle) {
@@ -453,8 +455,8 @@ pub(crate) async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> R
     })
 }
 
-/// Asks the guest about one open exec, and writes its end down when there is one. An end that the guest did not see itself is
-/// from the bay's disk: the guest that ran the exec died without reporting it.
+/// Asks the guest about one open exec, and records its end if there is one. If the guest did not see the end itself,
+/// it has it from the bay's disk: the guest that ran the exec died without a report.
 async fn refresh(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Option<ExecStatus> {
     match guest_status(handle, id).await {
         Ok(status) => {
@@ -463,21 +465,21 @@ async fn refresh(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Option<Exec
                     record(daemon, handle, id, exit, status.end(), Reporter::Guest).await;
                 }
                 Some(_) => {
-                    record(daemon, handle, id, unseen(EndReason::Lost), None, Reporter::Daemon).await;
+                    record(daemon, handle, id, lost_exit(EndReason::Lost), None, Reporter::Daemon).await;
                 }
                 None => {}
             }
             Some(status)
         }
         Err(error) if error.code == ErrorCode::ExecNotFound => {
-            record(daemon, handle, id, unseen(EndReason::Lost), None, Reporter::Daemon).await;
+            record(daemon, handle, id, lost_exit(EndReason::Lost), None, Reporter::Daemon).await;
             None
         }
         Err(_) => None,
     }
 }
 
-/// No guest is left, and none reported how its open execs ended: they ended for this reason.
+/// Ends all open execs for this reason, because no guest is left that could report their ends.
 pub(crate) async fn close_all(daemon: &Daemon, handle: &BayHandle, why: EndReason) {
     let open = match daemon.store.exec_list_open(handle.id).await {
         Ok(open) => open,
@@ -487,11 +489,11 @@ pub(crate) async fn close_all(daemon: &Daemon, handle: &BayHandle, why: EndReaso
         }
     };
     for row in open {
-        record(daemon, handle, row.id, unseen(why), None, Reporter::Daemon).await;
+        record(daemon, handle, row.id, lost_exit(why), None, Reporter::Daemon).await;
     }
 }
 
-/// By id, number, or the end of an id.
+/// Finds an exec by its id, its number, or the end of its id.
 pub(super) async fn find(daemon: &Daemon, handle: &BayHandle, given: &str) -> Result<ExecRow, CoreError> {
     let missing = |message: String| {
         CoreError::new(
@@ -567,7 +569,7 @@ pub(super) async fn signal(
     }
     let row = find(daemon, handle, exec).await?;
     let over = row.ended_at.is_some();
-    // What an ended exec left running is in a group of its own, and ends with its bay.
+    // Processes that an ended exec left running are in a group of their own, and end with the bay.
     let left = signal.tree && row.usage.processes_left != Some(0) && must_run(handle).is_ok();
     if over && !left {
         return Ok(Signalled::default());
@@ -585,7 +587,8 @@ pub(super) async fn signal(
     let answer: Result<Signalled, CoreError> =
         handle.guest.json(Method::POST, &path(row.id, "/signal"), body.into(), ANSWER_WITHIN).await;
     match answer {
-        // It was forgotten with everything it left, or ran under an earlier guest, which ended with all its processes.
+        // The exec was deleted with everything it left, or it ran under an earlier guest, whose processes have all
+        // ended.
         Err(error) if over && error.code == ErrorCode::ExecNotFound => Ok(Signalled::default()),
         answer => answer,
     }

@@ -1,19 +1,19 @@
-//! Bringing a remote repository into the cache. A repository that a first fetch failed to fill is removed again; who
-//! fetches the same one at that moment begins anew.
+//! Fetching a remote repository into the cache. If the first fetch of a repository fails, the empty repository is
+//! removed again. A concurrent fetch of the same one then starts again.
 
 use bay_pool::{Pool, PoolError};
 use bay_types::{Action, CoreError, ErrorCode, Hint, RepoId};
 
-use crate::followers::Teller;
+use crate::progress::ProgressReporter;
 
-/// How often a repository may be found removed by somebody else, until something is odd.
+/// How often a concurrent removal may be retried before it counts as a defect.
 const ATTEMPTS: usize = 5;
 
-/// Fetches from `url` unless `have` finds what is wanted already, and says what `have` found then. Blocks.
+/// Fetches from `url`, unless `have` finds the wanted content already. Returns the result of `have`. Blocks.
 pub(crate) fn bring<T>(
     pool: &Pool,
     url: &str,
-    teller: &mut Teller,
+    reporter: &mut ProgressReporter,
     have: impl Fn(RepoId, Fetched) -> Result<Option<T>, PoolError>,
 ) -> Result<(RepoId, T), CoreError> {
     for _ in 0..ATTEMPTS {
@@ -22,12 +22,12 @@ pub(crate) fn bring<T>(
             return Ok((repo, found));
         }
         let fetched =
-            pool.repo_fetch(repo, &mut |p| teller.progress(p)).and_then(|()| have(repo, Fetched::JustNow));
+            pool.repo_fetch(repo, &mut |p| reporter.progress(p)).and_then(|()| have(repo, Fetched::JustNow));
         match fetched {
             Ok(Some(found)) => return Ok((repo, found)),
             Ok(None) | Err(PoolError::RepoNotFound { .. }) => {}
             Err(error) => {
-                // A repository nothing was ever fetched from is a slip of the keyboard, not a cache.
+                // A repository from which nothing was ever fetched is a mistyped name.
                 let _ = pool.repo_remove_if_empty(repo);
                 return Err(error.to_api());
             }
@@ -40,19 +40,19 @@ pub(crate) fn bring<T>(
     ))
 }
 
-/// Whether the question is asked before or after a fetch.
+/// Whether `have` is called before or after a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fetched {
     NotYet,
     JustNow,
 }
 
-/// Whether a location is a path of this host rather than a place somewhere else.
+/// Whether a location is a path of this host.
 pub(crate) fn is_local(location: &str) -> bool {
     location.starts_with('/') || location.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:"))
 }
 
-/// Whether a text can only mean a repository elsewhere: a URL, or `host:path` as ssh writes it.
+/// Whether a text can only mean a remote repository: a URL, or `host:path` in the form of ssh.
 pub(crate) fn is_remote(given: &str) -> bool {
     if is_local(given) || given.starts_with('-') || given.contains("::") {
         return false;
@@ -63,7 +63,8 @@ pub(crate) fn is_remote(given: &str) -> bool {
             .is_some_and(|(host, path)| !host.is_empty() && !host.contains('/') && !path.is_empty())
 }
 
-/// The daemon is root and opens no repository whose path a caller names: the caller's own git reads it.
+/// Refuses a path of this host. The daemon is root and must not open a repository at a caller's path: the caller's
+/// own git reads it.
 pub(crate) fn refuse_local(location: &str) -> Result<(), CoreError> {
     if !is_local(location) {
         return Ok(());
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_this_host_are_told_from_places_elsewhere() {
+    fn paths_of_this_host_are_distinguished_from_remote_locations() {
         for local in ["/srv/x", "file:///srv/x", "FILE:///x", "file://localhost/x", "file:x"] {
             assert!(is_local(local) && !is_remote(local), "{local}");
             assert_eq!(refuse_local(local).unwrap_err().code, ErrorCode::InvalidInput);

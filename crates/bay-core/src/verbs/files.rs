@@ -1,4 +1,4 @@
-//! Files in and out of a running bay, and what changes there. The guest resolves every path safely inside.
+//! The verbs on files of a running bay, and on changes of files. The guest resolves every path safely inside the bay.
 
 use std::fmt::{self, Write};
 
@@ -18,21 +18,21 @@ use crate::channel::{ANSWER_WITHIN, Answer, new_guest};
 use crate::daemon::Daemon;
 use crate::validate;
 
-/// Longest name of a user.
+/// The longest name of a user.
 const MAX_USER: usize = 256;
-/// Most digits of permission bits in octal.
+/// The most octal digits of permission bits.
 const MAX_MODE: usize = 5;
 
-/// A file or directory of a bay, and what is wanted of it.
+/// A file or directory of a bay, with the options of the verb.
 #[derive(Debug, Default)]
 pub struct Place {
     pub path: String,
     /// Permission bits in octal.
     pub mode: Option<String>,
     pub user: Option<String>,
-    /// Of an archive: holes of files are left out of it.
+    /// For an archive: holes of files are left out.
     pub sparse: Option<bool>,
-    /// Of a stat: what a link leads to.
+    /// For a stat: follow a link.
     pub follow: Option<bool>,
 }
 
@@ -69,9 +69,9 @@ impl Place {
     }
 }
 
-/// Bytes on their way into a bay.
+/// Bytes of an upload into a bay.
 pub struct Upload {
-    /// How many, if the client said so.
+    /// The number of bytes, if the client sent it.
     pub length: Option<u64>,
     pub bytes: ByteStream,
 }
@@ -82,7 +82,7 @@ impl fmt::Debug for Upload {
     }
 }
 
-/// What a path of a bay is.
+/// The type and attributes of a path.
 pub async fn stat(daemon: &Daemon, who: &Principal, bay: &str, place: &Place) -> Result<FileStat, CoreError> {
     daemon.permit(who, Verb::FileRead)?;
     place.check()?;
@@ -96,7 +96,7 @@ pub async fn read(daemon: &Daemon, who: &Principal, bay: &str, place: &Place) ->
     send_out(daemon, who, bay, place, "files").await
 }
 
-/// Reads a directory with all below it, as an archive.
+/// Reads a directory with everything below it, as an archive.
 pub async fn read_archive(
     daemon: &Daemon,
     who: &Principal,
@@ -135,8 +135,8 @@ pub async fn write_archive(
     take_in(daemon, who, bay, place, "archive", upload).await.map(drop)
 }
 
-/// What changes below a directory, as lines of JSON: as the guest writes them, at the pace of the reader. What waits, waits
-/// in the bay.
+/// Changes below a directory, as lines of JSON: as the guest writes them, at the pace of the reader. Unread changes
+/// wait in the bay.
 pub async fn watch(
     daemon: &Daemon,
     who: &Principal,
@@ -152,7 +152,7 @@ pub async fn watch(
     Ok(handle.guest.read(&uri).await?.bytes)
 }
 
-/// Only the length and the bytes of the guest's answer go on: none of its headers does.
+/// Only the length and the bytes of the guest's answer are passed on, none of its headers.
 async fn send_out(
     daemon: &Daemon,
     who: &Principal,

@@ -1,4 +1,4 @@
-//! Images: what roots are made from.
+//! The verbs on images, from which roots are made.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use super::ends_id;
 use crate::authorize::Verb;
 use crate::background::{blocking, to_the_end};
 use crate::daemon::Daemon;
-use crate::followers::Teller;
+use crate::progress::ProgressReporter;
 
-/// Directories `--add` may name in one import.
+/// The most directories that one import may add with `--add`.
 const MAX_ADD: usize = 64;
 
 fn bays_of(daemon: &Daemon, image: ImageId) -> Vec<String> {
@@ -46,27 +46,27 @@ pub async fn import(
     daemon: &Arc<Daemon>,
     who: &Principal,
     import: ImageImport,
-    teller: Teller,
+    reporter: ProgressReporter,
 ) -> Result<ImageView, CoreError> {
     daemon.permit(who, Verb::ImageImport)?;
     let (daemon, who) = (Arc::clone(daemon), *who);
-    to_the_end(async move { Ok(import_image(&daemon, import, who, teller).await?.0) }).await
+    to_the_end(async move { Ok(import_image(&daemon, import, who, reporter).await?.0) }).await
 }
 
-/// Removes an image that no bay names.
+/// Removes an image that no bay uses.
 pub async fn remove(daemon: &Arc<Daemon>, who: &Principal, given: &str) -> Result<(), CoreError> {
     daemon.permit(who, Verb::ImageDelete)?;
     let (daemon, who, given) = (Arc::clone(daemon), *who, given.to_owned());
     to_the_end(async move { remove_image(&daemon, given, who).await }).await
 }
 
-/// Imports an image and reports progress; the teller comes back for what follows.
+/// Imports an image and reports progress. Returns the reporter for the work that follows.
 pub(super) async fn import_image(
     daemon: &Arc<Daemon>,
     import: ImageImport,
     caller: Principal,
-    mut teller: Teller,
-) -> Result<(ImageView, Teller), CoreError> {
+    mut reporter: ProgressReporter,
+) -> Result<(ImageView, ProgressReporter), CoreError> {
     let host_or_path =
         import.source == "host" || ["dir:/", "tar:/"].iter().any(|kind| import.source.starts_with(kind));
     if !host_or_path || import.source.contains('\0') || import.add.len() > MAX_ADD {
@@ -77,11 +77,11 @@ pub(super) async fn import_image(
         ));
     }
     let pool = daemon.pool()?;
-    // One at a time: two imports of the same thing would only slow each other down.
+    // One import at a time: two imports of the same source would only slow each other down.
     let _turn = match daemon.importing.try_lock() {
         Ok(turn) => turn,
         Err(_) => {
-            teller.stage("waiting for another import");
+            reporter.stage("waiting for another import");
             daemon.importing.lock().await
         }
     };
@@ -92,17 +92,18 @@ pub(super) async fn import_image(
         by: caller.by(),
     });
     daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
-    let (image, teller) = blocking(move || {
-        let image =
-            pool.image_import(&import, caller.uid(), &mut |p| teller.progress(p)).map_err(|e| e.to_api())?;
-        Ok((image, teller))
+    let (image, reporter) = blocking(move || {
+        let image = pool
+            .image_import(&import, caller.uid(), &mut |p| reporter.progress(p))
+            .map_err(|e| e.to_api())?;
+        Ok((image, reporter))
     })
     .await?;
     tracing::info!(image = %image.id, name = %image.name, files = image.files, bytes = image.bytes, "image ready");
-    Ok((counted(daemon, image), teller))
+    Ok((counted(daemon, image), reporter))
 }
 
-/// By id, name or source, the newest of several; or by the end of an id that only one has.
+/// An image by its id, name or source, the newest of several; or by a unique end of its id.
 fn pick(images: Vec<ImageView>, given: &str) -> Result<ImageView, CoreError> {
     let named = images
         .iter()
@@ -125,7 +126,7 @@ fn pick(images: Vec<ImageView>, given: &str) -> Result<ImageView, CoreError> {
 }
 
 async fn remove_image(daemon: &Daemon, given: String, caller: Principal) -> Result<(), CoreError> {
-    let _alone = daemon.alone().await?;
+    let _excluded = daemon.alone().await?;
     let image = pick(daemon.with_pool(bay_pool::Pool::image_list).await?, &given)?;
     let bays = bays_of(daemon, image.id);
     if !bays.is_empty() {

@@ -1,11 +1,12 @@
-//! What the processes of a bay ask of the daemon through their guest. They may do to their own bay what costs nobody else
-//! anything: look at its checkpoints and at what may leave it, make some, restore one, see what has changed since. The
+//! Requests that the processes of a bay send to the daemon through their guest. They may do to their own bay what
+//! costs others nothing: list its checkpoints, read its egress rules, make checkpoints, restore one, compare. The
 //! daemon also decides by the rules on commands whether a bay may define a service.
 //!
-//! The guest is hostile and can ask as often as it likes. The daemon answers one question of a bay at a time, with a
-//! [`PAUSE`] between two changes, works for it no more than its share of a processor, and changes nothing that does not fit
-//! into its share of the record (both in [`crate::wishes`]). What processes change with the guest alone is only written down here: [`NOTES`] within
-//! [`NOTES_WITHIN`]; the rest is counted, and the count is one event.
+//! The guest is hostile and can send requests at any rate. The daemon answers one request of a bay at a time, with a
+//! [`PAUSE`] between two changes. It works for the bay no more than the bay's share of a processor, and changes
+//! nothing that does not fit into the bay's share of the record (both in [`crate::inside_requests`]). Changes that processes
+//! make with the guest alone are only recorded here: [`NOTES`] within [`NOTES_WITHIN`]. The rest is counted, and the
+//! count is one event.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -30,41 +31,42 @@ use super::{checkpoints, execs, policy, services};
 use crate::authorize::Verb;
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
+use crate::inside_requests::record_share::used_up;
+use crate::inside_requests::{Noted, cost};
 use crate::registry::BayHandle;
-use crate::wishes::record_share::used_up;
-use crate::wishes::{Noted, cost};
 
-/// Between two changes of one bay that it asked for itself.
+/// The pause between two changes of one bay that its own processes requested.
 const PAUSE: Duration = Duration::from_millis(500);
-/// What a process has, after it was told that the bay goes back, to say so.
+/// After a restore was announced, how long a process has to print that.
 const READ_WITHIN: Duration = Duration::from_millis(300);
-/// Changes of a bay's own that are written down within [`NOTES_WITHIN`]; those beyond are added up.
+/// How many changes by the bay itself are recorded singly within [`NOTES_WITHIN`]. Further ones are counted.
 const NOTES: u32 = 60;
 const NOTES_WITHIN: Duration = Duration::from_secs(60);
-/// How long the number of those beyond is added up before it is an event.
+/// How long further changes are counted before the count becomes an event.
 const LEFT_OUT_WITHIN: Duration = Duration::from_secs(10);
-/// How much a comparison may tell a bay: what its guest takes as one answer.
+/// The longest comparison for a bay: what its guest accepts as one answer.
 const MAX_DIFF_BYTES: usize = 4 << 20;
 /// How long a comparison for a bay may take.
 const DIFF_WITHIN: Duration = Duration::from_secs(60);
-/// Comparisons for bays at once. Those of operators have turns that no bay can take.
+/// How many comparisons for bays run at the same time. Operators have turns that no bay can take.
 static DIFFS: Semaphore = Semaphore::const_new(super::diff::MAX_DIFFS / 2);
-/// Checkpoints made from inside that a bay may have. An operator's own have room besides.
+/// The most checkpoints of a bay that its own processes made. The limit for all is higher, so the operator can make
+/// more.
 const MAX_FROM_INSIDE: usize = 200;
 
-/// Takes a wish up, unless too many wait already. Says whether it is.
-pub(crate) fn heard(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, ask: Ask) -> bool {
-    let Ok(room) = Arc::clone(&handle.wishes.room).try_acquire_owned() else { return refuse(handle, id) };
+/// Queues a request, unless too many wait already. Returns whether it was queued.
+pub(crate) fn enqueue(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, ask: Ask) -> bool {
+    let Ok(room) = Arc::clone(&handle.inside.room).try_acquire_owned() else { return refuse(handle, id) };
     let (daemon, handle) = (Arc::clone(daemon), Arc::clone(handle));
     tokio::spawn(async move {
         let _room = room;
-        let mut served = handle.wishes.served.lock().await;
+        let mut served = handle.inside.served.lock().await;
         let changes = matches!(ask, Ask::Checkpoint { .. } | Ask::Restore { .. });
-        // A service that nobody has to be asked about costs no more than a look. Questions have bounds of their own.
+        // A service that needs no approval costs no more than a list. Approvals have limits of their own.
         let looks = matches!(ask, Ask::Checkpoints | Ask::Egress | Ask::Service { .. });
         let wait = served.share.wait(Instant::now());
         if let Some(last) = served.last
-            // Refusals have to wait too: otherwise a loop of them would cost what it was to save.
+            // Refusals must wait too: a loop of them would cost as much as the requests.
             && (!looks || !wait.is_zero())
         {
             tokio::time::sleep_until(last + PAUSE).await;
@@ -90,14 +92,14 @@ pub(crate) fn heard(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, ask:
     true
 }
 
-/// Refuses what a process of the bay causes and the record has no room for.
+/// Refuses what a process of the bay causes if the record has no room for it.
 pub(crate) async fn has_record_room(daemon: &Daemon, handle: &BayHandle) -> Result<(), CoreError> {
-    let has_room = handle.wishes.record.has_room(&daemon.store, handle.id).await;
+    let has_room = handle.inside.record.has_room(&daemon.store, handle.id).await;
     if has_room.map_err(|e| e.to_api())? { Ok(()) } else { Err(used_up()) }
 }
 
 fn over_its_share(wait: Duration) -> CoreError {
-    // A part of a second is rounded up: who comes then is not told to come again.
+    // Rounded up, so that a retry after that time succeeds.
     let seconds = wait.as_secs() + 1;
     CoreError::new(
         ErrorCode::Interrupted,
@@ -125,7 +127,7 @@ async fn answer(handle: &BayHandle, id: u64, outcome: Result<Value, CoreError>) 
         Err(error) => Answered { value: Value::Null, error: Some(error.worded(words)) },
     };
     let body = serde_json::to_vec(&answered).unwrap_or_default();
-    // After a restore there is nobody left who asked.
+    // After a restore, the process that asked is gone.
     let _ = handle.guest.bytes(Method::POST, &format!("/v1/asks/{id}"), body.into(), ANSWER_WITHIN).await;
 }
 
@@ -139,8 +141,8 @@ fn words(action: &Action) -> Option<String> {
     Some(command.to_owned())
 }
 
-/// Whoever asks for it ends with it. So it is answered as soon as nothing can be wrong with it any more, and done when the
-/// answer had time to be read.
+/// A restore ends the process that requests it. So it is answered as soon as nothing can fail any more, and done when
+/// the process had time to read the answer.
 async fn restore(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, checkpoint: CheckpointName) {
     let (who, bay) = (Principal::bay(handle.id), handle.id.to_string());
     let tell = |before: Result<CheckpointView, CoreError>| async {
@@ -152,38 +154,38 @@ async fn restore(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, checkpo
             tokio::time::sleep(READ_WITHIN).await;
         }
     };
-    let restored = checkpoints::restore_and_tell_first(daemon, &who, &bay, checkpoint, tell).await;
+    let restored = checkpoints::restore_after_report(daemon, &who, &bay, checkpoint, tell).await;
     if let Err(error) = restored {
-        tracing::warn!(bay = %handle.name, message = %error.message, "a restore asked for inside failed");
+        tracing::warn!(bay = %handle.name, message = %error.message, "a restore requested from inside failed");
     }
 }
 
-/// The answer to what is no restore, and what it cost.
+/// The answer to a request other than a restore, and its cost.
 async fn grant(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     ask: Ask,
 ) -> (Result<Value, CoreError>, Duration) {
-    fn told(value: impl serde::Serialize) -> Result<Value, CoreError> {
+    fn to_json(value: impl serde::Serialize) -> Result<Value, CoreError> {
         serde_json::to_value(value).map_err(|e| CoreError::internal(&e))
     }
     let (who, bay) = (Principal::bay(handle.id), handle.id.to_string());
     match ask {
-        Ask::Egress => (policy::verbs::inside_rules(daemon, &who, &bay).await.and_then(told), cost::LOOK),
-        Ask::Checkpoints => (checkpoints::list(daemon, &who, &bay).await.and_then(told), cost::LOOK),
+        Ask::Egress => (policy::verbs::inside_rules(daemon, &who, &bay).await.and_then(to_json), cost::LOOK),
+        Ask::Checkpoints => (checkpoints::list(daemon, &who, &bay).await.and_then(to_json), cost::LOOK),
         Ask::Checkpoint { message } => {
-            (checkpoint(daemon, &who, &bay, message).await.and_then(told), cost::SNAPSHOT)
+            (checkpoint(daemon, &who, &bay, message).await.and_then(to_json), cost::SNAPSHOT)
         }
         Ask::Diff { from, to, part, patch } => {
             let (found, worked) = diff(daemon, &who, &bay, &DiffAsk { from, to, part, patch }).await;
-            // The bay as it is now is compared by a snapshot.
-            (found.and_then(told), cost::SNAPSHOT + worked)
+            // The bay's present state is compared by a snapshot.
+            (found.and_then(to_json), cost::SNAPSHOT + worked)
         }
         Ask::Service { service, spec } => {
             let decided = services::propose(daemon, &who, &bay, &service, &spec).await;
             (decided.map(|()| Value::Null), cost::LOOK)
         }
-        // It has an answer of its own.
+        // `restore` answers it.
         Ask::Restore { .. } => (Ok(Value::Null), Duration::ZERO),
     }
 }
@@ -206,7 +208,7 @@ async fn checkpoint(
     checkpoints::create(daemon, who, bay, create).await
 }
 
-/// What has changed in the bay, as `bay diff` shows it, up to a bound; and the processor time that it took.
+/// What changed in the bay, as `bay diff` shows it, up to a limit; and the processor time that it took.
 async fn diff(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -252,7 +254,7 @@ async fn compare(
                 Found::Told(Told::Progress(_)) | Found::Ignored => return going_on(until),
             };
             let size = serde_json::to_vec(&line).map_or(usize::MAX, |line| line.len());
-            // Nothing small is told behind something large that was left out: what is there is a beginning.
+            // After something large was left out, nothing small is added: the answer is always a beginning.
             match room.checked_sub(size).filter(|_| !found.cut) {
                 Some(left) => {
                     room = left;
@@ -302,13 +304,13 @@ fn going_on(until: Instant) -> ControlFlow<()> {
     if Instant::now() < until { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }
 
-/// Writes down what the bay's own processes changed. Returns whether that was worth hearing.
+/// Records what the bay's own processes changed. Returns whether the change was meaningful.
 pub(crate) async fn changed(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, change: InsideChange) -> bool {
     let who = Principal::bay(handle.id);
     if daemon.permit(&who, Verb::ChangeReport).is_err() {
         return false;
     }
-    let mut noted = handle.wishes.noted.lock().await;
+    let mut noted = handle.inside.noted.lock().await;
     let now = Instant::now();
     let since = *noted.since.get_or_insert(now);
     if now >= since + NOTES_WITHIN {
@@ -320,29 +322,29 @@ pub(crate) async fn changed(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, chang
             let (daemon, handle) = (Arc::clone(daemon), Arc::clone(handle));
             tokio::spawn(async move {
                 tokio::time::sleep(LEFT_OUT_WITHIN).await;
-                tell_left_out(&daemon, &handle, &mut *handle.wishes.noted.lock().await).await;
+                record_left_out(&daemon, &handle, &mut *handle.inside.noted.lock().await).await;
             });
         }
         return false;
     }
     noted.written += 1;
-    match handle.wishes.record.has_room(&daemon.store, handle.id).await {
+    match handle.inside.record.has_room(&daemon.store, handle.id).await {
         Ok(true) => noted.full = false,
-        // Said once; from then on nothing of it is on record.
+        // Recorded once. From then on none of the bay's changes is recorded.
         Ok(false) if noted.full => return false,
         Ok(false) => {
             noted.full = true;
             write(daemon, handle, &left_out(1, Some(&used_up().message))).await;
             return false;
         }
-        Err(error) => tracing::warn!(bay = %handle.name, %error, "the record could not be added up"),
+        Err(error) => tracing::warn!(bay = %handle.name, %error, "the size of the record could not be read"),
     }
     write(daemon, handle, &draft(change)).await;
     true
 }
 
-/// Writes down how many changes were left out, if any were.
-async fn tell_left_out(daemon: &Daemon, handle: &BayHandle, noted: &mut Noted) {
+/// Records how many changes were left out, if any.
+async fn record_left_out(daemon: &Daemon, handle: &BayHandle, noted: &mut Noted) {
     let count = std::mem::take(&mut noted.left_out);
     if count > 0 {
         write(daemon, handle, &left_out(count, None)).await;
@@ -351,7 +353,7 @@ async fn tell_left_out(daemon: &Daemon, handle: &BayHandle, noted: &mut Noted) {
 
 async fn write(daemon: &Daemon, handle: &BayHandle, draft: &Draft) {
     if let Err(error) = daemon.store.event_append(Some(handle.id), draft).await {
-        tracing::warn!(bay = %handle.name, %error, "a change from inside could not be written down");
+        tracing::warn!(bay = %handle.name, %error, "a change from inside could not be recorded");
     }
 }
 

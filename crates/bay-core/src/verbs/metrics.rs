@@ -1,5 +1,5 @@
-//! `GET /metrics`: everything that is counted, in one answer. Labels are states, reasons and names of bays, so there are
-//! never more series than there are bays, of which at most [`MAX_BAYS`] are told one by one.
+//! `GET /metrics`: all counters in one answer. Labels are states, reasons and names of bays. So there are never more
+//! series than bays, of which at most [`MAX_BAYS`] have series of their own.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::registry::BayHandle;
 use crate::telemetry::counters::{BOUNDS, Counter, DECISIONS, EgressCounters, REASONS, REFUSALS};
 use crate::telemetry::exposition::{self, Exposition, Kind, number};
 
-/// Bays that have series of their own, oldest first.
+/// How many bays have series of their own, oldest first.
 const MAX_BAYS: usize = 1000;
-/// The unit of processor time in `/proc/PID/stat` on every Linux that matters.
+/// The unit of processor time in `/proc/PID/stat` on all common Linux systems.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 const STATES: [State; 8] = [
@@ -32,14 +32,14 @@ const STATES: [State; 8] = [
     State::Deleting,
 ];
 
-/// One bay's numbers, taken together.
+/// One bay's numbers of the same moment.
 struct Bay {
     name: String,
     stats: Option<BayStats>,
     cost: bay_types::stats::BayCost,
 }
 
-/// The format that the numbers are in.
+/// The content type of the answer.
 pub const CONTENT_TYPE: &str = exposition::CONTENT_TYPE;
 
 /// The daemon's numbers in the exposition format of Prometheus.
@@ -216,7 +216,7 @@ fn egress(all: &mut Exposition, counters: &EgressCounters) {
     .sample(&[], number(counters.failed.get()));
 }
 
-/// Packets that went nowhere, of bays whose way out is open.
+/// Dropped packets of bays whose egress is open.
 fn dropped(all: &mut Exposition, handles: &[Arc<BayHandle>]) {
     let help = "Packets that are neither TCP nor a question for a name, since the bay started.";
     let mut family = all.family("workbay_bay_egress_dropped_total", Kind::Counter, help);
@@ -231,7 +231,7 @@ fn dropped(all: &mut Exposition, handles: &[Arc<BayHandle>]) {
     }
 }
 
-/// The daemon itself, under the names every exporter uses.
+/// The daemon itself, under the names that every exporter uses.
 fn process(all: &mut Exposition, daemon: &Daemon) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if let Some(kib) = status

@@ -14,10 +14,10 @@ use crate::authorize::Verb;
 use crate::channel::{ANSWER_WITHIN, plain_text};
 use crate::daemon::Daemon;
 
-/// Listening sockets that are passed on; the guest reports no more than this.
+/// The most listening sockets that are passed on. The guest reports no more than this.
 const MAX_PORTS: usize = 1024;
 
-/// The guest's list, with the numbers and names that people know commands and services by.
+/// The guest's list, with the numbers and names of commands and services.
 pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<Port>, CoreError> {
     let handle = daemon.bay_for(who, Verb::PortList, bay)?;
     execs::must_run(&handle)?;
@@ -32,7 +32,7 @@ pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<Por
         port.service = None;
     }
     if ports.iter().any(|port| port.exec.is_some() && port.exec_number.is_none()) {
-        // Runs of services are execs that only the guest knows. A list without their names is still a list.
+        // Runs of services are execs that only the guest knows. Without their names, the list is still useful.
         let services = services::views(daemon, &handle).await.unwrap_or_default();
         let runs: HashMap<ExecId, &ServiceName> =
             services.iter().flat_map(|one| one.runs.iter().map(|run| (run.exec, &one.name))).collect();

@@ -7,7 +7,7 @@ use bay_types::approval::Approval;
 use bay_types::{CheckpointName, CoreError};
 
 use super::{checkpoints, inside};
-use crate::approvals::{Question, Verdict, Wish, card, is_of_bay};
+use crate::approvals::{NewQuestion, Question, Verdict, card, is_of_bay};
 use crate::background::to_the_end;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
@@ -16,17 +16,18 @@ use crate::registry::BayHandle;
 pub(crate) async fn ask(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
-    wish: &Wish,
+    new: &NewQuestion,
     hold_until: Instant,
 ) -> Result<Verdict, CoreError> {
     let policy = daemon.policies.subscribe(handle.id);
-    let question = match daemon.approvals.like(handle, wish) {
+    let question = match daemon.approvals.like(handle, new) {
         Some(question) => question,
         None if daemon.approvals.is_closing() => return Ok(Verdict::Ending),
         None => {
-            // To its end, even if the bay goes away meanwhile: a question that is on record must be in memory too.
-            let (daemon, handle, wish) = (Arc::clone(daemon), Arc::clone(handle), wish.clone());
-            match to_the_end(async move { make(&daemon, &handle, &wish).await }).await? {
+            // This must complete even if the bay is removed meanwhile: a question that is on record must be in memory
+            // too.
+            let (daemon, handle, new) = (Arc::clone(daemon), Arc::clone(handle), new.clone());
+            match to_the_end(async move { make(&daemon, &handle, &new).await }).await? {
                 Ok(question) => question,
                 Err(why) => return Ok(Verdict::Denied(why)),
             }
@@ -35,41 +36,41 @@ pub(crate) async fn ask(
     Ok(daemon.approvals.wait(question, policy, hold_until).await)
 }
 
-/// Makes a new question. The inner error is why it is not asked.
+/// Makes a new question. The inner error says why it must not be asked.
 async fn make(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
-    wish: &Wish,
+    new: &NewQuestion,
 ) -> Result<Result<Arc<Question>, String>, CoreError> {
     let approvals = &daemon.approvals;
     let _turn = approvals.asking_turn(handle.id).await;
-    // The same may have been asked meanwhile.
-    if let Some(question) = approvals.like(handle, wish) {
+    // Another request may have asked the same meanwhile.
+    if let Some(question) = approvals.like(handle, new) {
         return Ok(Ok(question));
     }
-    let differs = approvals.unlike(wish);
-    let before = approvals.supersede(wish).await?;
-    let of_bay = is_of_bay(&wish.card);
+    let differs = approvals.unlike(new);
+    let before = approvals.supersede(new).await?;
+    let of_bay = is_of_bay(&new.card);
     if let Some(why) = approvals.no_room(handle.id, of_bay) {
         return Ok(Err(why));
     }
     if of_bay && let Err(error) = inside::has_record_room(daemon, handle).await {
         return Ok(Err(format!("it is to be asked about, and {}", error.message)));
     }
-    let mut card = Approval { differs, ..wish.card.clone() };
-    if wish.checkpoint && before.is_some() {
-        // The same was asked before: a denial restores the bay as it was then.
+    let mut card = Approval { differs, ..new.card.clone() };
+    if new.checkpoint && before.is_some() {
+        // The same was asked before. A denial restores the bay as it was then.
         card.checkpoint = before;
-    } else if wish.checkpoint {
+    } else if new.checkpoint {
         match checkpoint(daemon, handle, &card).await {
             Ok(name) => card.checkpoint = Some(name),
             Err(error) => card.warnings.push(format!("no checkpoint could be made: {}", error.message)),
         }
     }
-    approvals.add(wish.key.clone(), card, wish.parts.clone()).await.map(Ok)
+    approvals.add(new.key.clone(), card, new.parts.clone()).await.map(Ok)
 }
 
-/// Keeps the files of the bay as they are before a person is asked.
+/// Makes a checkpoint of the bay's files before a person is asked.
 async fn checkpoint(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,

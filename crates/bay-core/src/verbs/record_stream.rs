@@ -1,11 +1,11 @@
-//! What the streams of a bay's record ([`timeline`](super::timeline), [`traffic`](super::traffic)) have in common: which part
-//! of the record a reader asked for, when the stream ends, and waiting for more.
+//! What the streams of a bay's record ([`timeline`](super::timeline), [`traffic`](super::traffic)) have in common:
+//! which part of the record a reader requested, when the stream ends, and waiting for more.
 //!
 //! ```text
 //!  a page of events ──► lines ──► not the last page: next page
-//!                                 the last page: the bay is removed, or nobody follows ──► end of stream
-//!                                                somebody follows ──► wait ──► next page
-//!                                                                      └─ the reader left ──► nothing more is sent
+//!                                 the last page: the bay is removed, or the reader does not follow ──► end of stream
+//!                                                the reader follows ──► wait ──► next page
+//!                                                                        └─ the reader left ──► nothing more is sent
 //! ```
 
 use std::time::Duration;
@@ -21,18 +21,18 @@ use tokio::sync::{mpsc, watch};
 use crate::authorize::Verb;
 use crate::daemon::Daemon;
 
-/// Events read at once. With bodies of the largest size this is 2 MiB.
+/// How many events are read at once. With bodies of the largest size, this is 2 MiB.
 pub(super) const PAGE: u32 = 128;
-/// Most lines that may be asked for by their number; without one there is no bound.
+/// The most lines that a reader may request by number. Without a number there is no limit.
 const MAX_LIMIT: u32 = 1_000_000;
-/// Lines on their way to the reader.
+/// How many lines wait for the reader.
 pub(super) const IN_FLIGHT: usize = 32;
-/// Events within this time are read together: a busy daemon's events wake every reader.
+/// Events within this time are read together: every event of a busy daemon wakes every reader.
 const GATHER: Duration = Duration::from_millis(20);
-/// How often a reader's stream checks whether the bay still exists: no event follows a bay's last one.
+/// How often a stream checks whether the bay still exists: no event follows a bay's last one.
 const LOOK_FOR_END: Duration = Duration::from_secs(1);
 
-/// The bay whose record a verb is to read, by name, or by id, which a bay that was removed has too.
+/// The bay whose record a verb reads, by its name, or by its id, which also names a removed bay.
 pub(super) async fn find(
     daemon: &Daemon,
     who: &Principal,
@@ -57,7 +57,7 @@ pub(super) async fn find(
     }
 }
 
-/// Refuses a number of lines that makes no sense.
+/// Refuses an invalid number of lines.
 fn checked_limit(limit: Option<u32>) -> Result<(), CoreError> {
     if limit.is_none_or(|limit| (1..=MAX_LIMIT).contains(&limit)) {
         return Ok(());
@@ -69,16 +69,16 @@ fn checked_limit(limit: Option<u32>) -> Result<(), CoreError> {
     ))
 }
 
-/// Which part of a bay's record a reader asked for.
+/// Which part of a bay's record a reader requested.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
-    /// Lines after this one.
+    /// Only lines after this one.
     pub since: u64,
-    /// Lines from this time on.
+    /// Only lines from this time on.
     pub from: Option<Timestamp>,
-    /// The last so many of them.
+    /// Only the last so many lines.
     pub limit: Option<u32>,
-    /// Go on as more happens.
+    /// Whether to continue with new lines.
     pub follow: bool,
 }
 
@@ -91,7 +91,7 @@ impl Wanted {
         }
     }
 
-    /// The most lines that are sent. Events that happen while the last lines are read are not among them.
+    /// The most lines to send. Events that are written while the last lines are read do not count.
     pub(super) fn most(&self) -> Option<u32> {
         self.limit.filter(|_| !self.follow)
     }
@@ -106,13 +106,13 @@ impl Wanted {
     }
 }
 
-/// Waits until there are new events, or it is time to look whether the bay still exists. Returns `false` if the reader left or
-/// the daemon ends.
+/// Waits until there are new events, or until it is time to check whether the bay still exists. Returns `false` if
+/// the reader left or the daemon ends.
 pub(super) async fn wait_for_more(newest: &mut watch::Receiver<u64>, to: &mpsc::Sender<Bytes>) -> bool {
     tokio::select! {
         changed = newest.changed() => if changed.is_err() { return false },
         () = tokio::time::sleep(LOOK_FOR_END) => {}
-        // Also while nothing happens, a reader that left is noticed.
+        // This notices a reader that left while nothing happens.
         () = to.closed() => return false,
     }
     tokio::time::sleep(GATHER).await;

@@ -1,4 +1,4 @@
-//! Cached repositories.
+//! The verbs on cached repositories.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use crate::authorize::Verb;
 use crate::background::{blocking, to_the_end};
 use crate::byte_stream::ByteStream;
 use crate::daemon::Daemon;
-use crate::followers::Teller;
+use crate::progress::ProgressReporter;
 use crate::verbs::images::some;
 
-/// Longest bundle: far beyond the largest repository, far below a disk.
+/// The longest bundle: more than the largest repository, and less than a disk.
 const MAX_BUNDLE: u64 = 64 << 30;
-/// Pieces of a bundle between the network and git.
+/// How many pieces of a bundle wait between the network and git.
 const IN_FLIGHT: usize = 16;
-/// Longest location of a repository.
+/// The longest location of a repository.
 const MAX_LOCATION: usize = 4096;
 
 fn bays_of(daemon: &Daemon, repo: RepoId) -> Vec<String> {
@@ -54,7 +54,7 @@ fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Whether the cache has a commit of a local repository, and what it has of it.
+/// Whether the cache has a commit of a local repository, and which of its commits the cache has.
 pub async fn offer(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -65,7 +65,7 @@ pub async fn offer(
     to_the_end(async move { compare_offer(&daemon, offer).await }).await
 }
 
-/// Takes in a bundle of commits. A stream that ends with an error was cut short, and nothing of it is kept.
+/// Receives a bundle of commits. If the stream ends with an error, it was cut short, and nothing of it is kept.
 pub async fn upload(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -95,11 +95,11 @@ pub async fn upload(
                 }
                 None => break,
             },
-            // Closing the channel without an end reports that the upload was cut short.
+            // If the channel closes without an end, the upload was cut short.
             Some(Err(_)) => break,
         };
         let last = matches!(piece, Piece::End);
-        // A reader that has given up has an error, which is the answer.
+        // If the reader gave up, its error is the answer.
         if to.send(piece).await.is_err() || last {
             break;
         }
@@ -108,16 +108,16 @@ pub async fn upload(
     taking.await.map_err(|e| CoreError::internal(&e))?
 }
 
-/// Fetches what is new, or everything when it is not cached yet.
+/// Fetches what is new, or everything if the repository is not cached yet.
 pub async fn sync(
     daemon: &Arc<Daemon>,
     who: &Principal,
     given: &str,
-    teller: Teller,
+    reporter: ProgressReporter,
 ) -> Result<RepoView, CoreError> {
     daemon.permit(who, Verb::RepoSync)?;
     let (daemon, who, given) = (Arc::clone(daemon), *who, given.to_owned());
-    to_the_end(async move { fetch_new(&daemon, &given, who, teller).await }).await
+    to_the_end(async move { fetch_new(&daemon, &given, who, reporter).await }).await
 }
 
 /// Removes a repository that no bay began from.
@@ -156,11 +156,11 @@ async fn compare_offer(daemon: &Daemon, offer: RepoOffer) -> Result<RepoOffered,
 #[derive(Debug)]
 enum Piece {
     Bytes(Bytes),
-    /// Said by the sender at the end: a channel that just closes is an upload that was cut short.
+    /// The last piece. A channel that closes without it is an upload that was cut short.
     End,
 }
 
-/// Bytes that arrive in one task, read in another that may block.
+/// Bytes that one task receives and another one reads, which may block.
 #[derive(Debug)]
 struct ChannelReader {
     from: mpsc::Receiver<Piece>,
@@ -215,7 +215,7 @@ async fn find(daemon: &Daemon, given: &str) -> Result<RepoView, CoreError> {
     pick(daemon.with_pool(bay_pool::Pool::repo_list).await?, given)
 }
 
-/// By id, URL, the end of an id or a part of the location that only one has.
+/// A repository by its id, its URL, the end of its id, or a unique part of its location.
 fn pick(repos: Vec<RepoView>, given: &str) -> Result<RepoView, CoreError> {
     let exact = repos.iter().find(|repo| repo.id.to_string() == given || repo.location == given);
     if let Some(repo) = exact {
@@ -242,10 +242,10 @@ fn pick(repos: Vec<RepoView>, given: &str) -> Result<RepoView, CoreError> {
     }
 }
 
-/// What is to be fetched: the one in the cache that is meant, or a place elsewhere that is not there yet.
+/// What to fetch: a cached repository, or a remote location that is not cached yet.
 fn to_sync(repos: Vec<RepoView>, given: &str) -> Result<String, CoreError> {
     let location = match pick(repos, given) {
-        // A URL means itself, not a longer one that it is a part of.
+        // A URL means itself, not a longer URL that contains it.
         Ok(repo) if repo.location == given || !given.contains("://") => repo.location,
         Ok(_) => given.to_owned(),
         Err(error) if error.code == ErrorCode::RepoNotFound && !is_remote(given) && !is_local(given) => {
@@ -261,7 +261,7 @@ async fn fetch_new(
     daemon: &Arc<Daemon>,
     given: &str,
     caller: Principal,
-    mut teller: Teller,
+    mut reporter: ProgressReporter,
 ) -> Result<RepoView, CoreError> {
     let location = to_sync(daemon.with_pool(bay_pool::Pool::repo_list).await?, given)?;
     let named = location.clone();
@@ -270,7 +270,7 @@ async fn fetch_new(
     daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
     let pool = daemon.pool()?;
     let repo = blocking(move || {
-        let fetched = bring(&pool, &location, &mut teller, |repo, fetched| match fetched {
+        let fetched = bring(&pool, &location, &mut reporter, |repo, fetched| match fetched {
             Fetched::NotYet => Ok(None),
             Fetched::JustNow => pool.repo_view(repo).map(Some),
         });
@@ -281,7 +281,7 @@ async fn fetch_new(
 }
 
 async fn remove_repo(daemon: &Daemon, given: &str, caller: Principal) -> Result<(), CoreError> {
-    let _alone = daemon.alone().await?;
+    let _excluded = daemon.alone().await?;
     let repo = find(daemon, given).await?;
     let bays = bays_of(daemon, repo.id);
     if !bays.is_empty() {
@@ -352,7 +352,7 @@ mod tests {
         let location = |given: &str| to_sync(all.clone(), given).map_err(|e| e.code);
         assert_eq!(location("project"), Ok("https://host/project".to_owned()));
         assert_eq!(location(&all[0].id.to_string()), Ok("https://host/project".to_owned()));
-        // Not cached yet: itself, also when it is a part of another.
+        // Not cached yet: the URL itself, also if it is a part of another one.
         assert_eq!(location("https://host/pro"), Ok("https://host/pro".to_owned()));
         assert_eq!(location("https://other/z.git"), Ok("https://other/z.git".to_owned()));
         assert_eq!(location("host:x/y"), Ok("git@host:x/y".to_owned()));

@@ -1,4 +1,4 @@
-//! Setting, rotating and removing secrets, each with its event. None of these has a value in it.
+//! Setting, rotating and removing secrets, each with its event. No event has a value in it.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::secrets::source::{self, Fetched};
 use crate::secrets::stored::{Kept, KeptBay, KeptCommand};
 use crate::secrets::{Refreshed, stored, strength, text};
 
-/// How often a command may be run at most, and at least.
+/// The shortest and the longest interval at which a command may be run, in seconds.
 const REFRESH_S: std::ops::RangeInclusive<u64> = 10..=30 * 24 * 3600;
 
-async fn told(daemon: &Daemon, event: impl Into<EventBody>) -> Result<(), CoreError> {
+async fn record(daemon: &Daemon, event: impl Into<EventBody>) -> Result<(), CoreError> {
     let seq = daemon.store.event_append(None, &Draft::of(event)).await.map_err(|e| e.to_api())?;
     daemon.store.event_durable(seq).await.map_err(|e| e.to_api())
 }
@@ -33,7 +33,7 @@ fn failed_source(name: &str, why: &str) -> CoreError {
     )
 }
 
-/// Whether a value may be taken: one that is easy to guess only if somebody insists.
+/// Refuses a value that is easy to guess, unless the caller accepts that.
 fn strong(value: &SecretText, name: &str, allow_weak: bool) -> Result<(), CoreError> {
     match strength::weakness(value.expose()) {
         Some(why) if !allow_weak => Err(wrong(
@@ -47,7 +47,7 @@ fn strong(value: &SecretText, name: &str, allow_weak: bool) -> Result<(), CoreEr
     }
 }
 
-/// A value as it was given, without the end of its line.
+/// A value as the caller sent it, without its final line break.
 fn given_value(value: &str, name: &str) -> Result<Fetched, CoreError> {
     let value = value.trim_end_matches(['\n', '\r']);
     source::fits(value).map_err(|why| {
@@ -56,7 +56,7 @@ fn given_value(value: &str, name: &str) -> Result<Fetched, CoreError> {
     Ok(Fetched { value: text(value), expires: None })
 }
 
-/// The secrets there are, without their values.
+/// All secrets, without their values.
 pub fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<SecretView>, CoreError> {
     daemon.permit(who, Verb::SecretList)?;
     daemon.secrets.list()
@@ -90,7 +90,7 @@ pub async fn rotate(
     to_the_end(rotate_secret(Arc::clone(daemon), name, wanted, *who)).await
 }
 
-/// Deletes a secret. What is under way with it ends.
+/// Deletes a secret. Requests that use it end.
 pub async fn delete(daemon: &Arc<Daemon>, who: &Principal, name: String) -> Result<SecretView, CoreError> {
     daemon.permit(who, Verb::SecretDelete)?;
     to_the_end(remove_secret(Arc::clone(daemon), name, *who)).await
@@ -118,7 +118,7 @@ async fn set_secret(
     let (fetched, command) = match &wanted.source {
         SecretSource::Value(value) => (given_value(value.expose(), &name)?, None),
         SecretSource::Command { line, refresh_s } => {
-            // Whoever has only the token may be anywhere, and is nobody on this host.
+            // A caller with the token may be anywhere, and is no user of this host.
             if authorize(caller.kind(), Verb::SecretCommandSet).is_err() {
                 let next = "set it on the host itself, or give a value";
                 return Err(wrong("a command is only taken from a caller on this host", next));
@@ -172,7 +172,7 @@ async fn set_secret(
         expires: kept.expires,
         by: caller.by(),
     };
-    told(&daemon, event).await?;
+    record(&daemon, event).await?;
     let secret = vault.keep(kept).await.map_err(|why| unwritten(&name, &why))?;
     Ok(secret.view())
 }
@@ -232,7 +232,7 @@ async fn rotate_secret(
         weak: Some(weak),
         by: caller.by(),
     };
-    told(&daemon, event).await?;
+    record(&daemon, event).await?;
     let secret = vault.keep(kept).await.map_err(|why| unwritten(&name, &why))?;
     Ok(secret.view())
 }
@@ -245,8 +245,8 @@ async fn remove_secret(
     let vault = &daemon.secrets;
     let _changing = vault.changing.lock().await;
     let secret = vault.find(&name)?;
-    told(&daemon, event::secret::SecretRemoved { name: name.clone(), by: caller.by() }).await?;
-    // A server may have kept the value. Whatever becomes of the files, nobody gets it any more.
+    record(&daemon, event::secret::SecretRemoved { name: name.clone(), by: caller.by() }).await?;
+    // A server may have kept the value. Whatever happens to the files, no bay gets it any more.
     let remembered = vault.remember(&secret);
     vault.take_out(&name);
     let (dir, view) = (vault.dir(), secret.view());
@@ -262,7 +262,7 @@ async fn remove_secret(
     Ok(view)
 }
 
-/// Has every run of a secret's command on record, and whatever became of it.
+/// Records every run of a secret's command, with its result.
 pub(crate) async fn record_refreshes(daemon: Arc<Daemon>) {
     let Some(mut refreshes) = daemon.secrets.refreshes() else { return };
     while let Some(Refreshed { name, failed }) = refreshes.recv().await {
@@ -276,7 +276,7 @@ pub(crate) async fn record_refreshes(daemon: Arc<Daemon>) {
             Some(why) => Draft::of(event::secret::SecretStale { name: name.clone(), why }),
         };
         if let Err(error) = daemon.store.event_append(None, &event).await {
-            tracing::error!(secret = %name, %error, "what a secret's command did is not on record");
+            tracing::error!(secret = %name, %error, "the run of a secret's command could not be recorded");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Services: owned by the guest, asked for through here. What is asked for is written down before it is passed on; how a
-//! service does is not, because the guest is the one who knows.
+//! The verbs on services, which the guest owns. A request is recorded before it is passed on. The state of a service
+//! is not recorded, because the guest has it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::Method;
 use tokio::sync::mpsc;
 
-use super::{execs, gate};
+use super::{command_approval, execs};
 use crate::authorize::Verb;
 use crate::background::to_the_end;
 use crate::byte_stream::{self, ByteStream};
@@ -23,7 +23,7 @@ use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 use crate::spool;
 
-/// The name as it stands in a path.
+/// The name in a path.
 fn name(given: &str) -> Result<ServiceName, CoreError> {
     given.parse().map_err(|e: bay_types::id::ParseIdError| {
         CoreError::new(
@@ -42,15 +42,15 @@ fn path(name: &ServiceName, rest: &str) -> String {
     format!("/v1/services/{name}{rest}")
 }
 
-/// A guest's word, fit to be passed on: it is about the service that was asked for, and its text is plain.
-fn tame(mut view: ServiceView) -> ServiceView {
+/// A guest's view, made safe to pass on: it has the requested name, and plain text.
+fn made_safe(mut view: ServiceView) -> ServiceView {
     view.reason = plain_text(&view.reason);
     view
 }
 
 fn about(view: ServiceView, name: &ServiceName) -> Result<ServiceView, CoreError> {
     if view.name == *name {
-        return Ok(tame(view));
+        return Ok(made_safe(view));
     }
     Err(CoreError::new(ErrorCode::GuestUnreachable, "the guest answered for another service", new_guest()))
 }
@@ -61,7 +61,7 @@ async fn note(daemon: &Daemon, handle: &BayHandle, event: ServiceEvent) -> Resul
     Ok(())
 }
 
-/// A bay's services: from the guest while there is one, from what it kept on disk in a bay that is stopped.
+/// A bay's services: from the guest if it runs, otherwise as the guest stored them on the disk.
 pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<ServiceView>, CoreError> {
     let handle = daemon.bay_for(who, Verb::ServiceList, bay)?;
     views(daemon, &handle).await
@@ -77,8 +77,8 @@ pub async fn show(
     view(daemon, &handle, &name(service)?).await
 }
 
-/// Defines a service or replaces its definition, once the rules on commands, and a person if they say so, let its commands
-/// through. Repeating it is harmless. A client that leaves while a person is asked wants the service no more.
+/// Defines a service or replaces its definition, after the rules on commands, and a person if they say so, allow its
+/// commands. Repeating this is harmless. If the client leaves while a person is asked, nothing is defined.
 pub async fn define(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -89,12 +89,12 @@ pub async fn define(
     let handle = daemon.bay_for(who, Verb::ServiceDefine, bay)?;
     let name = name(service)?;
     spec.check()?;
-    gate::pass_service(daemon, &handle, &name, &spec, *who).await?;
+    command_approval::pass_service(daemon, &handle, &name, &spec, *who).await?;
     let (daemon, who) = (Arc::clone(daemon), *who);
     to_the_end(async move { set_definition(&daemon, &handle, &name, &spec, who).await }).await
 }
 
-/// Decides whether the guest of a bay may define a service that the bay's own processes asked it for.
+/// Decides whether the guest of a bay may define a service that the bay's own processes requested.
 pub(crate) async fn propose(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -104,7 +104,7 @@ pub(crate) async fn propose(
 ) -> Result<(), CoreError> {
     let handle = daemon.bay_for(who, Verb::ServicePropose, bay)?;
     spec.check()?;
-    gate::pass_service(daemon, &handle, name, spec, *who).await
+    command_approval::pass_service(daemon, &handle, name, spec, *who).await
 }
 
 /// Starts, stops or restarts a service.
@@ -128,7 +128,7 @@ pub async fn control(
     to_the_end(async move { ask(&daemon, &handle, &name, verb, who).await }).await
 }
 
-/// Asks for the end and the removal of a service; returns its view for as long as it is not gone.
+/// Requests the end and the removal of a service. Returns its view while it still exists.
 pub async fn delete(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -141,8 +141,7 @@ pub async fn delete(
     to_the_end(async move { remove(&daemon, &handle, &name, who).await }).await
 }
 
-/// The log of a service from an offset on, as frames: from the guest while there is one, from what it kept on disk
-/// otherwise.
+/// The log of a service from an offset on, as frames: from the guest if it runs, otherwise from the disk.
 pub async fn output(
     daemon: &Daemon,
     who: &Principal,
@@ -156,7 +155,7 @@ pub async fn output(
     if let Err(error) = execs::must_run(&handle) {
         let row = handle.row();
         let kept = row.disk_ready && row.state != State::Deleting;
-        // Nothing more comes that could be followed.
+        // Without a guest there is nothing to follow.
         if follow || !kept {
             return Err(error);
         }
@@ -169,12 +168,12 @@ pub async fn output(
 pub(super) async fn views(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<ServiceView>, CoreError> {
     if at_rest(handle) {
         let all = spool::services(daemon.pool()?.bay_disk(handle.id).state).await?;
-        return Ok(all.into_iter().map(tame).collect());
+        return Ok(all.into_iter().map(made_safe).collect());
     }
     execs::must_run(handle)?;
     let all: Vec<ServiceView> =
         handle.guest.json(Method::GET, "/v1/services", Bytes::new(), ANSWER_WITHIN).await?;
-    Ok(all.into_iter().take(MAX_SERVICES).map(tame).collect())
+    Ok(all.into_iter().take(MAX_SERVICES).map(made_safe).collect())
 }
 
 async fn view(daemon: &Daemon, handle: &BayHandle, name: &ServiceName) -> Result<ServiceView, CoreError> {
@@ -187,7 +186,7 @@ async fn view(daemon: &Daemon, handle: &BayHandle, name: &ServiceName) -> Result
     about(view, name)
 }
 
-/// The log from an offset on, as kept on the disk of a bay that does not run.
+/// The log from an offset on, as stored on the disk of a bay that does not run.
 async fn kept_log(
     daemon: &Daemon,
     handle: &BayHandle,
@@ -240,7 +239,7 @@ async fn set_definition(
     about(view, name)
 }
 
-/// The event of a verb that somebody asked for.
+/// The event of a requested verb.
 pub(super) fn asked(name: ServiceName, verb: ServiceVerb, by: String) -> ServiceEvent {
     let service = name.into();
     match verb {
@@ -274,7 +273,7 @@ async fn remove(
     let event = ServiceRemove { service: name.clone().into(), by: caller.by() };
     note(daemon, handle, ServiceEvent::Remove(event)).await?;
     let answer = handle.guest.bytes(Method::DELETE, &path(name, ""), Bytes::new(), ANSWER_WITHIN).await?;
-    // Nothing, or what a later version says, means that it is gone.
+    // An empty answer, or one of a later release, means that it is gone.
     match serde_json::from_slice::<ServiceView>(&answer) {
         Ok(view) => about(view, name).map(Some),
         Err(_) => Ok(None),

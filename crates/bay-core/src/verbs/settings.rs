@@ -1,4 +1,4 @@
-//! `bay set`: other limits for a bay that exists, running or not.
+//! `bay set`: other settings for an existing bay, running or not.
 
 use std::sync::Arc;
 

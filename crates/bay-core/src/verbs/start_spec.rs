@@ -1,4 +1,4 @@
-//! What a bay is started with, and what its files begin as.
+//! How a bay is started, and what its files begin as.
 
 use bay_backend::StartSpec;
 use bay_backend::files::WorkspaceFrom;
@@ -9,7 +9,7 @@ use bay_types::checkpoint::Point;
 
 use crate::daemon::Daemon;
 
-/// What a bay is started with, or was.
+/// How a bay is started, or was started.
 pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpec, CoreError> {
     let limits = started_with(&row.spec.limits);
     let secrets = daemon.secrets.delivered(row).unwrap_or_else(|error| {
@@ -31,7 +31,7 @@ pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpe
     })
 }
 
-/// What is in force for the limits of a bay: nobody gets more processes than the default by not asking.
+/// The limits in force: a bay without a limit of processes gets the default.
 pub(crate) fn started_with(limits: &Limits) -> Limits {
     let mut limits = limits.clone();
     limits.pids.get_or_insert(Limits::DEFAULT_PIDS);

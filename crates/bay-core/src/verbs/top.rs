@@ -1,5 +1,5 @@
-//! What all bays use at one moment. One look serves everybody who asks within [`FRESH_FOR`], so that many viewers cost
-//! no more than one.
+//! What all bays use at one moment. One measurement serves all requests within [`FRESH_FOR`], so many viewers cost no
+//! more than one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::registry::BayHandle;
 
 /// How old an answer may be.
 const FRESH_FOR: Duration = Duration::from_millis(200);
-/// Counting a bay's disk without quotas goes through all its extents, so it is done this seldom, one bay at a time.
+/// Counting a bay's disk without quotas reads all its extents, so it is done this seldom, one bay at a time.
 const DISK_EVERY: Duration = Duration::from_secs(15);
 
-/// All bays and the host, as they are or were a moment ago.
+/// All bays and the host, as of now or a moment ago.
 pub(super) async fn top(daemon: &Arc<Daemon>) -> Arc<Top> {
     let mut last = daemon.last_usage.last.lock().await;
     if let Some((at, top)) = &*last
@@ -32,7 +32,7 @@ pub(super) async fn top(daemon: &Arc<Daemon>) -> Arc<Top> {
     let (at, monotonic_us) = (jiff::Timestamp::now(), monotonic_us());
     for handle in daemon.bays.list() {
         bays.push(one(daemon, &handle).await);
-        // Each is a handful of reads from the kernel; others get their turn between.
+        // Each is a few reads from the kernel. Other tasks get their turn in between.
         tokio::task::yield_now().await;
     }
     let top = Arc::new(Top { at, monotonic_us, host, bays });
@@ -58,7 +58,7 @@ async fn one(daemon: &Daemon, handle: &BayHandle) -> BayUse {
     }
 }
 
-/// Counts what the bays hold, in the background, when that has not been done for a while.
+/// Counts the disks of the bays in the background, if the last count is too old.
 fn count_disks(daemon: &Arc<Daemon>) {
     {
         let mut disks = daemon.last_usage.disks();
@@ -81,7 +81,7 @@ fn count_disks(daemon: &Arc<Daemon>) {
             {
                 let disk = DiskUse { own_bytes: usage.own_bytes, shared_bytes: shared };
                 counted.insert(id, disk);
-                // Shown as soon as known: the whole round may take a while.
+                // Shown as soon as it is known: the whole round may take a while.
                 daemon.last_usage.disks().of.insert(id, disk);
             }
         }

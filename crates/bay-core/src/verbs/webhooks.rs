@@ -16,13 +16,13 @@ use crate::authorize::Verb;
 use crate::background::to_the_end;
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
+use crate::notify::delivery_queue::AboutApproval;
 use crate::notify::send::Target;
-use crate::notify::waiting::AboutApproval;
 use crate::notify::{ActiveHook, Hook, Kept, all_kept, begin, message, save};
 
-/// Bytes of a secret.
+/// The bytes of a secret.
 const SECRET_BYTES: usize = 32;
-/// Most places that are told.
+/// The most webhooks.
 const MAX_WEBHOOKS: usize = 16;
 
 /// The webhooks that are notified of approvals.
@@ -47,7 +47,7 @@ pub async fn delete(daemon: &Arc<Daemon>, who: &Principal, id: String) -> Result
     to_the_end(remove_webhook(Arc::clone(daemon), id, *who)).await
 }
 
-/// Sends a test message to a webhook, and reports how it was taken.
+/// Sends a test message to a webhook, and reports the result.
 pub async fn test(daemon: &Daemon, who: &Principal, id: &str) -> Result<Delivery, CoreError> {
     daemon.permit(who, Verb::WebhookTest)?;
     send_test(daemon, id).await
@@ -116,7 +116,7 @@ async fn remove_webhook(daemon: Arc<Daemon>, id: String, caller: Principal) -> R
     Ok(gone.view())
 }
 
-/// Sends a message that means nothing, once, and tells what came of it.
+/// Sends a test message once, and reports the result.
 async fn send_test(daemon: &Daemon, id: &str) -> Result<Delivery, CoreError> {
     let hook = find(daemon, id)?;
     let _ = hook.attempt(&daemon.egress, &message("test", None)).await;
@@ -124,7 +124,7 @@ async fn send_test(daemon: &Daemon, id: &str) -> Result<Delivery, CoreError> {
     last.ok_or_else(|| CoreError::new(ErrorCode::Interrupted, "nothing was sent", "try again"))
 }
 
-/// Tells every change of a question. Never returns.
+/// Sends messages about every change of an approval. Never returns.
 pub(crate) async fn follow(daemon: Arc<Daemon>) {
     let mut changed = daemon.approvals.watch();
     loop {
@@ -132,7 +132,7 @@ pub(crate) async fn follow(daemon: Arc<Daemon>) {
             Ok(id) => id,
             Err(RecvError::Lagged(missed)) => {
                 daemon.notify.hooks().iter().for_each(|active| active.hook.count_lost(missed));
-                tracing::warn!(missed, "webhooks were not told of questions: there were too many at once");
+                tracing::warn!(missed, "webhooks missed changes of approvals: there were too many at once");
                 continue;
             }
             Err(RecvError::Closed) => return,

@@ -1,4 +1,4 @@
-//! Workspaces that outlived their bays.
+//! The verbs on workspaces that outlived their bays.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub async fn show(daemon: &Daemon, who: &Principal, given: &str) -> Result<Works
     find(daemon, given).await
 }
 
-/// Removes a kept workspace for good.
+/// Deletes a kept workspace.
 pub async fn remove(daemon: &Arc<Daemon>, who: &Principal, given: &str) -> Result<(), CoreError> {
     daemon.permit(who, Verb::WorkspaceDelete)?;
     let (daemon, who, given) = (Arc::clone(daemon), *who, given.to_owned());
@@ -33,7 +33,7 @@ async fn kept(daemon: &Daemon) -> Result<Vec<WorkspaceView>, CoreError> {
     daemon.with_pool(bay_pool::Pool::kept_list).await
 }
 
-/// By its name, or by the name of the bay where only one of that bay is kept.
+/// A workspace by its name, or by the name of its bay if only one of that bay is kept.
 pub(super) async fn find(daemon: &Daemon, given: &str) -> Result<WorkspaceView, CoreError> {
     pick(kept(daemon).await?, given)
 }
@@ -56,7 +56,7 @@ fn pick(kept: Vec<WorkspaceView>, given: &str) -> Result<WorkspaceView, CoreErro
 }
 
 async fn remove_kept(daemon: &Daemon, given: String, caller: Principal) -> Result<(), CoreError> {
-    let _alone = daemon.alone().await?;
+    let _excluded = daemon.alone().await?;
     let kept = find(daemon, &given).await?;
     let waits = daemon.bays.list().into_iter().find(|handle| {
         let row = handle.row();

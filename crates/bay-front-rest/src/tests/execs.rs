@@ -76,7 +76,7 @@ async fn a_start_without_an_answer_is_not_lost_before_the_deadline() {
     // After that time, the guest's answer that it does not know the exec counts.
     let other = open(&rig, &handle).await;
     let starting = handle.exec_starting(other.id);
-    testing::look_later(Arc::clone(&rig.daemon), Arc::clone(&handle), starting, Duration::ZERO).await;
+    testing::recheck_later(Arc::clone(&rig.daemon), Arc::clone(&handle), starting, Duration::ZERO).await;
     let row = rig.store.exec_get(handle.id, other.id).await.unwrap().unwrap();
     assert_eq!(row.exit.unwrap().reason, EndReason::Lost);
 }

@@ -6,8 +6,7 @@
 //!                                                                └── back off ◄─┘ down, slow, busy: again
 //! ```
 //!
-//! Plain HTTP only: collectors run beside the daemon (a sidecar, an agent of the host), and that one speaks TLS to the
-//! rest of the world.
+//! Plain HTTP only: collectors run beside the daemon (as a sidecar or an agent of the host), and use TLS to others.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ mod span;
 
 pub(crate) use span::{Requested, Span, text};
 
-/// Spans that wait for a collector before new ones are dropped.
+/// How many spans wait for a collector. Further ones are dropped.
 const QUEUE: usize = 2048;
 /// The port of OTLP over HTTP.
 const DEFAULT_PORT: u16 = 4318;
@@ -34,7 +33,7 @@ const TRACES: &str = "/v1/traces";
 pub struct Collector {
     host: Host,
     port: u16,
-    /// As the `Host` header has it.
+    /// As in the `Host` header.
     authority: String,
     path: String,
 }
@@ -46,10 +45,10 @@ enum Host {
 }
 
 impl Collector {
-    /// Understands the URL of a collector; [`TRACES`] is added where it is missing.
+    /// Parses the URL of a collector, and adds [`TRACES`] if its path is missing.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidInput`] with what does not fit.
+    /// [`ErrorCode::InvalidInput`] if the URL cannot be used.
     pub fn parse(url: &str) -> Result<Self, CoreError> {
         let odd = |why: &str, next: &'static str| {
             let shown: String = url.chars().take(200).collect();
@@ -90,14 +89,14 @@ impl Collector {
     }
 }
 
-/// What goes through the queue.
+/// An item of the queue.
 enum Item {
     Span(Box<Span>),
     /// Answered when everything before it was sent or given up.
     Flush(oneshot::Sender<()>),
 }
 
-/// The way in.
+/// The sending end of the queue.
 #[derive(Debug)]
 pub(crate) struct Spans {
     queue: mpsc::Sender<Item>,
@@ -111,14 +110,14 @@ impl Spans {
         Self { queue, counters }
     }
 
-    /// Never waits.
+    /// Queues a span, or drops it if the queue is full. Never waits.
     pub(crate) fn offer(&self, span: Span) {
         if self.queue.try_send(Item::Span(Box::new(span))).is_err() {
             self.counters.spans_dropped.add(1);
         }
     }
 
-    /// Waits until what is queued was sent, for so long.
+    /// Waits until everything queued was sent, for at most this time.
     pub(crate) async fn flush(&self, within: Duration) {
         let (done, when_done) = oneshot::channel();
         if self.queue.try_send(Item::Flush(done)).is_ok() {

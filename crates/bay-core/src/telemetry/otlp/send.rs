@@ -1,4 +1,5 @@
-//! The one task that talks to the collector. Whatever that does (refuse, hang, answer nonsense), only this task notices.
+//! The only task that talks to the collector. If the collector refuses, hangs or answers nonsense, only this task
+//! notices.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use super::{Collector, Host, Item, Span};
 use crate::outgoing_http::{Trouble, post_json};
 use crate::telemetry::Counters;
 
-/// Spans in one request.
+/// The most spans in one request.
 const BATCH: usize = 256;
 /// How long spans are gathered before they are sent.
 const GATHER: Duration = Duration::from_millis(500);
@@ -24,9 +25,9 @@ const ATTEMPT_WITHIN: Duration = Duration::from_secs(10);
 /// Waits between attempts.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MOST: Duration = Duration::from_secs(30);
-/// After so long a batch is given up, so that the next one is of today.
+/// After this time a batch is given up, so that newer spans are sent.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(300);
-/// Most addresses of a collector that are tried.
+/// The most addresses of a collector that are tried.
 const MAX_ADDRESSES: usize = 8;
 
 pub(super) async fn run(
@@ -35,7 +36,7 @@ pub(super) async fn run(
     mut from: mpsc::Receiver<Item>,
     counters: Arc<Counters>,
 ) {
-    // Trouble is told once per stretch of it.
+    // Failures are logged once per stretch.
     let mut told = false;
     while let Some(first) = from.recv().await {
         let (spans, flush) = gather(first, &mut from).await;
@@ -55,7 +56,7 @@ pub(super) async fn run(
     }
 }
 
-/// What comes within [`GATHER`], up to a batch, or up to somebody who waits.
+/// Gathers what arrives within [`GATHER`], up to a full batch or a flush.
 async fn gather(
     first: Item,
     from: &mut mpsc::Receiver<Item>,
@@ -79,7 +80,7 @@ async fn gather(
     }
 }
 
-/// Tries until it arrives, is refused for good, or `patience` is over. True when it arrived.
+/// Tries until the batch arrives, is refused for good, or `patience` is over. Returns whether it arrived.
 async fn deliver(
     collector: &Collector,
     body: &[u8],
@@ -119,7 +120,7 @@ async fn post(collector: &Collector, body: &[u8]) -> Result<(), Trouble> {
     judge(status)
 }
 
-/// Which answers are worth another attempt is fixed by the protocol.
+/// The protocol defines which answers are worth another attempt.
 fn judge(status: StatusCode) -> Result<(), Trouble> {
     match status {
         status if status.is_success() => Ok(()),
@@ -172,7 +173,7 @@ mod tests {
     use super::super::span::tests::span;
     use super::*;
 
-    /// A collector that gives these answers, one per connection, and hands over what it was sent.
+    /// A collector that gives these answers, one per connection, and passes on the requests.
     async fn collector(answers: &'static [&'static str]) -> (Collector, mpsc::Receiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -182,7 +183,7 @@ mod tests {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut request = Vec::new();
                 let mut buffer = [0; 4096];
-                // The last bytes of every body.
+                // Every body ends with these bytes.
                 while !request.ends_with(b"}]}]}]}") {
                     match stream.read(&mut buffer).await {
                         Ok(0) | Err(_) => break,

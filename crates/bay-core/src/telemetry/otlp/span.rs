@@ -7,13 +7,13 @@ use bay_types::trace::{ExecTrace, SpanId, TraceId};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// Bytes of a command line that a span carries.
+/// The most bytes of a command line in a span.
 const ARGV_BYTES: usize = 4096;
-/// Longest name of a program in a span's name.
+/// The longest name of a program in a span's name.
 const NAME_CHARS: usize = 64;
-/// Characters of a request that a span carries.
+/// The most characters of a request in a span.
 const REQUEST_CHARS: usize = 1024;
-/// OTLP's number for "something inside of one program".
+/// OTLP's number for a span of kind "internal".
 const INTERNAL: u32 = 1;
 const STATUS_ERROR: u32 = 2;
 
@@ -29,11 +29,11 @@ pub(crate) struct Span {
     pub(crate) error: Option<String>,
 }
 
-/// What is told of a request in a span. Mostly a bay's own words.
+/// The parts of a request in a span. Most are the bay's own text.
 #[derive(Debug, Clone)]
 pub(crate) struct Requested<'a> {
     pub(crate) bay: &'a BayName,
-    /// Number of the decision.
+    /// The number of the decision.
     pub(crate) id: u64,
     pub(crate) line: &'a str,
     pub(crate) host: Option<&'a str>,
@@ -44,7 +44,7 @@ pub(crate) struct Requested<'a> {
     pub(crate) status: Option<u16>,
     pub(crate) sent: Option<u64>,
     pub(crate) received: Option<u64>,
-    /// Why it was refused, or came to nothing.
+    /// Why it was refused or failed.
     pub(crate) error: Option<String>,
 }
 
@@ -57,7 +57,7 @@ fn whole(value: impl Into<i128>) -> Value {
 }
 
 impl Span {
-    /// A span of its own in a trace that is recorded.
+    /// A span in a recorded trace.
     pub(crate) fn at(trace: ExecTrace, name: String, start: Timestamp, end: Timestamp) -> Option<Self> {
         let span_id = trace.span_id.filter(|_| trace.sampled)?;
         Some(Self {
@@ -72,7 +72,7 @@ impl Span {
         })
     }
 
-    /// The span of an exec that is over; none when its caller does not record the trace.
+    /// The span of an exec that ended; `None` if its caller does not record the trace.
     pub(crate) fn of_exec(bay: &BayName, row: &ExecRow) -> Option<Self> {
         let program = row.spec.argv.first().map_or("", String::as_str);
         let program: String =
@@ -120,10 +120,10 @@ impl Span {
         Some(span)
     }
 
-    /// A request of an exec whose trace is recorded: a span below the exec's.
+    /// The span of a request, below its exec's, if the exec's trace is recorded.
     pub(crate) fn of_request(exec: ExecTrace, span_id: SpanId, request: Requested<'_>) -> Option<Self> {
         let trace = ExecTrace { span_id: Some(span_id), parent_span_id: Some(exec.span_id?), ..exec };
-        // What follows the question mark may be secret, and is on record.
+        // The query may be secret. The record has it.
         let line: String =
             request.line.split('?').next().unwrap_or_default().chars().take(REQUEST_CHARS).collect();
         let name: String =
@@ -175,7 +175,7 @@ fn nanos(at: Timestamp) -> String {
     at.as_nanosecond().max(0).to_string()
 }
 
-/// As many arguments as fit, and how many there are beyond.
+/// As many arguments as fit, and how many more there are.
 fn arguments(argv: &[String]) -> Value {
     let mut left = ARGV_BYTES;
     let fitting = argv.iter().map_while(|argument| {

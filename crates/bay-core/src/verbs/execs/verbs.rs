@@ -1,5 +1,5 @@
-//! The verbs on commands, as a front calls them. A command is decided on by the rules, and by a person if they say so, before
-//! it is written down and started. Once it is started, it runs to its end, also when the client leaves.
+//! The verbs on commands for fronts. The rules, and a person if they say so, decide on a command before it is
+//! recorded and started. After that, it runs to its end, also if the client leaves.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::byte_stream::{self, ByteStream};
 use crate::channel::FrameStream;
 use crate::daemon::Daemon;
 use crate::registry::Attached;
-use crate::verbs::{execs, gate};
+use crate::verbs::{command_approval, execs};
 use crate::{checked_output, spool};
 
-/// The frames of a command, both ways, for as long as a client is attached to it.
+/// The frames of a command in both directions, while a client is attached.
 #[derive(Debug)]
 pub struct Frames {
     pub stream: TokioIo<Upgraded>,
@@ -44,8 +44,8 @@ pub async fn show(daemon: &Daemon, who: &Principal, bay: &str, exec: &str) -> Re
     execs::show(daemon, &handle, exec).await
 }
 
-/// Starts a command without a client attached to it. Repeating it is harmless. A client that leaves while a person is asked
-/// wants the command no more.
+/// Starts a command without a client attached. Repeating this is harmless. If the client leaves while the command
+/// waits for an approval, the command is not started.
 pub async fn start(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -54,12 +54,12 @@ pub async fn start(
     parent: Option<Traceparent>,
 ) -> Result<ExecView, CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecStart, bay)?;
-    gate::pass(daemon, &handle, &spec, false, *who).await?;
+    command_approval::pass(daemon, &handle, &spec, false, *who).await?;
     let (daemon, who) = (Arc::clone(daemon), *who);
     to_the_end(async move { execs::start(&daemon, &handle, &spec, parent, who).await }).await
 }
 
-/// Starts a command with the client attached to it from its first byte on.
+/// Starts a command with the client attached from its first byte on.
 pub async fn start_attached(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -69,7 +69,7 @@ pub async fn start_attached(
     parent: Option<Traceparent>,
 ) -> Result<Frames, CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecStart, bay)?;
-    gate::pass(daemon, &handle, &spec, false, *who).await?;
+    command_approval::pass(daemon, &handle, &spec, false, *who).await?;
     let attached = handle.client_attached();
     let (daemon, who) = (Arc::clone(daemon), *who);
     let guest =
@@ -78,13 +78,13 @@ pub async fn start_attached(
     Ok(frames(guest, attached))
 }
 
-/// Returns when a person has let a command through; a person is asked in any case. The command is not started.
+/// Asks a person about a command in any case, and returns when it is allowed. The command is not started.
 pub async fn ask(daemon: &Arc<Daemon>, who: &Principal, bay: &str, spec: &ExecSpec) -> Result<(), CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecStart, bay)?;
-    gate::pass(daemon, &handle, spec, true, *who).await
+    command_approval::pass(daemon, &handle, spec, true, *who).await
 }
 
-/// Attaches to a command that exists, from a byte of its output on.
+/// Attaches to an existing command, from a byte of its output on.
 pub async fn attach(
     daemon: &Daemon,
     who: &Principal,
@@ -104,8 +104,7 @@ fn frames(guest: FrameStream, attached: Attached) -> Frames {
     Frames { stream: TokioIo::new(upgraded), received, _attached: attached }
 }
 
-/// The output of a command from a byte on, as frames: from the guest while there is one, from what it kept on disk
-/// otherwise.
+/// The output of a command from a byte on, as frames: from the guest if it runs, otherwise from the disk.
 pub async fn output(
     daemon: &Daemon,
     who: &Principal,
@@ -119,17 +118,18 @@ pub async fn output(
     let waits = follow && row.exit.is_none();
     let runs = execs::must_run(&handle);
     if waits && handle.row().state == State::Paused {
-        // Nothing comes for as long as it is frozen.
+        // A frozen guest sends nothing.
         runs?;
     } else if runs.is_ok() {
         let path = format!("/v1/execs/{}/output?since={since}&follow={follow}", row.id);
         match handle.guest.read(&path).await {
-            // An exec that is over as far as is known is held against the record; of others the guest knows more.
+            // The output of an exec that is over is checked against the record. The guest knows more about other
+            // execs.
             Ok(answer) if row.exit.is_some() => {
                 return Ok(checked_output::checked(answer.bytes, &row, since));
             }
             Ok(answer) => return Ok(answer.bytes),
-            // It may have ended before this guest began, or the guest may just have gone.
+            // The exec may have ended before this guest began, or the guest may have ended just now.
             Err(error) if matches!(error.code, ErrorCode::ExecNotFound | ErrorCode::GuestUnreachable) => {}
             Err(error) => return Err(error),
         }
@@ -145,7 +145,7 @@ pub async fn output(
             let row = daemon.store.exec_get(handle.id, row.id).await.map_err(|e| e.to_api())?.unwrap_or(row);
             Ok(checked_output::checked(byte_stream::received_until_error(frames), &row, since))
         }
-        // There was not even room for the record of it.
+        // The disk had no room even for the exec's own files.
         Err(_) if row.limits_hit.contains(&LimitHit::Disk) => {
             let dropped = row.output_bytes.saturating_sub(since);
             let gap = Frame::Gap(Gap { dropped, why: GapReason::DiskFull });
@@ -156,7 +156,7 @@ pub async fn output(
     }
 }
 
-/// Sends a signal to a command, or to everything it started.
+/// Sends a signal to a command, or to all its processes.
 pub async fn signal(
     daemon: &Arc<Daemon>,
     who: &Principal,

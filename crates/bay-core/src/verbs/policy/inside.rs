@@ -1,5 +1,5 @@
-//! What a bay is told of the policy that holds for it. It learns what it may do, and nothing of the host: no paths, no places of
-//! rules, no reasons that an operator wrote for others to read.
+//! The part of its policy that a bay may see. It learns what it may do, and nothing of the host: no paths, no places
+//! of rules, no reasons that an operator wrote for others.
 
 use bay_policy::Outcome;
 use bay_policy::show;
@@ -14,16 +14,16 @@ use crate::channel::plain_text;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
-/// Rules that are told, those that permit first.
+/// The most rules in an answer, those that permit first.
 const MAX_RULES: usize = 500;
 
 pub(crate) async fn inside(daemon: &Daemon, handle: &BayHandle) -> InsideEgress {
     let effective = effective_with_origins(daemon, handle).await;
     let open = handle.egress().is_some();
-    told(&show(&effective.policy, Timestamp::now()), open)
+    visible(&show(&effective.policy, Timestamp::now()), open)
 }
 
-fn told(shown: &Shown, open: bool) -> InsideEgress {
+fn visible(shown: &Shown, open: bool) -> InsideEgress {
     let granted = shown.grants.iter().filter(|grant| grant.active).map(|grant| InsideRule {
         outcome: Outcome::Allow.to_string(),
         what: plain_text(&describe(&grant.grant.matcher)),
@@ -53,13 +53,13 @@ fn told(shown: &Shown, open: bool) -> InsideEgress {
     }
 }
 
-/// What layers that leave the word to each other come to.
+/// The default of several layers together: the strictest one.
 fn strictest(words: &[String]) -> String {
     let strict = ["deny", "ask"].into_iter().find(|word| words.iter().any(|one| one == word));
     strict.unwrap_or("deny").to_owned()
 }
 
-/// The last part of what may be a path of the host.
+/// The last component of what may be a path of the host.
 fn base(file: &str) -> String {
     plain_text(file.rsplit('/').next().unwrap_or_default())
 }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bay_is_told_no_paths_of_the_host() {
+    fn a_bay_sees_no_paths_of_the_host() {
         assert_eq!(base("/home/ann/secret-project/p.toml"), "p.toml");
         assert_eq!(base("coding"), "coding");
         assert_eq!(base("a\u{1b}[2J"), "a\u{fffd}[2J");

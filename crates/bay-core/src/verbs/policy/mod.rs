@@ -1,17 +1,17 @@
-//! What may leave bays: the policy that holds for each, how it is changed, and what it says.
+//! What may leave bays: the policy in force for each bay, how it is changed, and what it decides.
 //!
 //! ```text
-//!   store: texts of host, project, bay; grants ──► effective() ──► one compiled policy per bay, kept until a change
+//!  store: texts of host, project, bay; grants ──► effective() ──► one compiled policy per bay, kept until a change
 //!                 ▲                                                      │
-//!   set, grant ───┴── commit, then touch() ──► subscribe(): a counter ───┴──► whoever decides takes the new one
+//!  set, grant ────┴── commit, then touch() ──► subscribe(): a counter ───┴──► each decider takes the new policy
 //! ```
 //!
-//! Failure is closed: a layer that cannot be read (any more) denies everything, and then no grant holds either; a store
-//! that cannot be read is a policy that denies. Both say why.
+//! Failures deny. A layer that cannot be read denies everything, and then no grant applies either. A store that
+//! cannot be read is a policy that denies. Both explain why.
 
-mod ask;
+mod evaluate;
 mod inside;
-mod recall;
+mod recorded_decisions;
 mod set;
 pub mod verbs;
 mod view;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use bay_policy::{CompiledPolicy, Place};
 
-pub(super) use ask::replaced;
+pub(super) use evaluate::replaced;
 pub(crate) use set::drop_grants;
 pub(super) use set::{PreparedGrant, prepare, prepare_grant, set_event};
 
@@ -28,12 +28,12 @@ use crate::daemon::Daemon;
 use crate::policies::{Effective, compile};
 use crate::registry::BayHandle;
 
-/// What every request of a bay is decided by. Never fails: what cannot be read denies.
+/// The policy that decides every request of a bay. Never fails: what cannot be read denies.
 pub(crate) async fn effective(daemon: &Daemon, handle: &BayHandle) -> Arc<CompiledPolicy> {
     Arc::clone(&effective_with_origins(daemon, handle).await.policy)
 }
 
-/// The same with where its layers come from.
+/// The policy in force, with the origins of its layers.
 pub(crate) async fn effective_with_origins(daemon: &Daemon, handle: &BayHandle) -> Arc<Effective> {
     let of = match daemon.policies.ready(handle.id) {
         Ok(effective) => return effective,
@@ -42,7 +42,7 @@ pub(crate) async fn effective_with_origins(daemon: &Daemon, handle: &BayHandle) 
     let project = compile::project(&handle.row());
     let texts = match daemon.store.policy_texts(handle.id, project.as_deref()).await {
         Ok(texts) => texts,
-        // Not kept: the next one who asks finds out whether it still cannot be read.
+        // Not kept: the next request checks again whether it can be read.
         Err(error) => return Arc::new(Effective::unreadable(&error.to_api().message)),
     };
     let forge = project.as_deref().and_then(Place::of_repository);

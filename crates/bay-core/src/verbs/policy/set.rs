@@ -1,4 +1,4 @@
-//! Changes, each a transaction with its event; and what there is.
+//! Changing and reading policies and grants. Each change is one transaction with its event.
 
 use std::sync::Arc;
 
@@ -25,14 +25,14 @@ use crate::policies::{compile, places, too_many_grants};
 use crate::registry::BayHandle;
 use crate::verbs::bays::not_deleting;
 
-/// Problems of one file that an answer tells.
+/// The most problems of one file in an answer.
 const MAX_TOLD: usize = 10;
-/// Longest id of a grant.
+/// The longest id of a grant.
 const MAX_ID: usize = 64;
-/// Digits of an id that nobody chose.
+/// The digits of a generated id.
 const ID_DIGITS: usize = 8;
 
-/// A policy that can be read, ready to be kept, and what to write down about it.
+/// A policy that was parsed, ready to be stored, with what its event needs.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) new: PolicyNew,
@@ -41,7 +41,7 @@ pub(crate) struct Prepared {
     pub(crate) layer: bay_policy::LayerPolicy,
 }
 
-/// Reads a policy as it will be read for bays of this origin. Nothing that cannot be read is ever kept.
+/// Parses a policy as it will be parsed for bays of this origin. A policy that cannot be parsed is never stored.
 pub(crate) async fn prepare(
     layer: Layer,
     given: PolicySet,
@@ -88,7 +88,7 @@ fn prepare_now(layer: Layer, given: PolicySet, forge: Option<&Place>) -> Result<
     Ok(Prepared { new: PolicyNew { name, text, places }, summary, layer: policy })
 }
 
-/// What is wrong with a file, as far as it is told at once.
+/// The problems of a file, as many as an answer has.
 fn invalid(problems: &[String]) -> CoreError {
     let mut message = problems.iter().take(MAX_TOLD).cloned().collect::<Vec<_>>().join("\n");
     if problems.len() > MAX_TOLD {
@@ -120,7 +120,7 @@ fn layer_of(scope: &Scope) -> Layer {
     }
 }
 
-/// Whether a change of the scope is one for this bay.
+/// Whether a change of the scope affects this bay.
 fn concerns(scope: &Scope, handle: &BayHandle) -> bool {
     match scope {
         Scope::Host => true,
@@ -135,7 +135,7 @@ fn touch(daemon: &Daemon, scope: &Scope) {
     }
 }
 
-/// The repository whose policy this will be, if it is of one.
+/// The repository of the scope, if it is a project's.
 fn location_of(daemon: &Daemon, scope: &Scope) -> Option<String> {
     match scope {
         Scope::Host => None,
@@ -160,7 +160,7 @@ pub(crate) async fn set_layer(
     Ok(())
 }
 
-/// What records that a policy was set.
+/// The event that a policy was set.
 pub(crate) fn set_event(prepared: &Prepared, scope: &Scope, caller: Principal) -> Draft {
     let summary = prepared.summary.clone();
     Draft::of(event::policy::PolicySet {
@@ -172,7 +172,7 @@ pub(crate) fn set_event(prepared: &Prepared, scope: &Scope, caller: Principal) -
     })
 }
 
-/// A bay without one has the preset `closed`; a host or project without one says nothing.
+/// Removes a layer. A bay without one has the preset `closed`; a host or project without one has no rules.
 pub(crate) async fn unset_layer(
     daemon: Arc<Daemon>,
     scope: Scope,
@@ -230,11 +230,11 @@ pub(super) fn request(line: &str) -> Result<CanonicalRequest, CoreError> {
     })
 }
 
-/// A grant that can be read, ready to be kept.
+/// A grant that was parsed, ready to be stored.
 #[derive(Debug)]
 pub(crate) struct PreparedGrant {
     pub(crate) row: GrantRow,
-    /// What records it.
+    /// Its event.
     pub(crate) event: Draft,
     read: Vec<Grant>,
 }
@@ -282,7 +282,7 @@ pub(crate) fn prepare_grant(
         names
     });
     let row = GrantRow { id, text: grant_to_toml(&grant), expires, created_at };
-    // What is kept must be what will be read.
+    // What is stored must be what will be parsed.
     let read = compile::grants_of(&row).map_err(|problems| invalid(&problems))?;
     let event = Draft::of(event::policy::GrantAdd {
         id: row.id.clone(),
@@ -311,7 +311,7 @@ pub(crate) async fn grant_add(
         .map_or_else(|| view::unreadable_grant(&row), |grant| view::grant(grant, Some(&row), row.created_at)))
 }
 
-/// As precise as the store keeps it.
+/// With the precision of the store.
 fn rounded(time: Timestamp) -> Timestamp {
     time.round(jiff::Unit::Microsecond).unwrap_or(time)
 }
@@ -343,7 +343,7 @@ fn no_grant(bay: &BayName, id: &str) -> CoreError {
     )
 }
 
-/// What grants were given to is gone: what runs next is to ask again.
+/// Revokes all grants of a bay: the processes that they were made for are gone, and the next ones must ask again.
 pub(crate) async fn drop_grants(daemon: &Daemon, handle: &BayHandle, why: &str) -> Result<(), CoreError> {
     if daemon.store.grants_drop(handle.id, why).await.map_err(|e| e.to_api())? {
         daemon.policies.touch(handle.id);

@@ -1,4 +1,4 @@
-//! The verbs on policies and grants, as a front calls them.
+//! The verbs on policies and grants, for fronts.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use bay_types::principal::Principal;
 use bay_types::traffic::InsideEgress;
 use bay_types::{Action, CoreError, ErrorCode, Hint};
 
-use super::{ask, inside, recall, set};
+use super::{evaluate, inside, recorded_decisions, set};
 use crate::authorize::Verb;
 use crate::background::to_the_end;
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
 
-/// Which layer a verb is about: the host's, or that of the project that a bay belongs to.
+/// The layer of a verb: the host's, or that of the project that a bay belongs to.
 #[derive(Debug, Clone, Copy)]
 pub enum LayerName<'a> {
     Host,
@@ -33,7 +33,7 @@ impl LayerName<'_> {
     }
 }
 
-/// The policy that holds for a bay, with its layers and grants.
+/// The policy in force for a bay, with its layers and grants.
 pub async fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<PolicyView, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicyShow, bay)?;
     Ok(set::show(daemon, &handle).await)
@@ -51,7 +51,7 @@ pub async fn set(
     Ok(set::show(daemon, &handle).await)
 }
 
-/// Takes the policy of one bay away, which leaves it closed.
+/// Removes the policy of one bay, which leaves it closed.
 pub async fn unset(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<PolicyView, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicyUnset, bay)?;
     to_the_end(set::unset_layer(Arc::clone(daemon), Scope::Bay(handle.id), *who)).await?;
@@ -80,7 +80,7 @@ pub async fn set_layer(
     set::layer(daemon, &scope).await
 }
 
-/// Takes the policy of the host or of a project away.
+/// Removes the policy of the host or of a project.
 pub async fn unset_layer(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -99,10 +99,10 @@ pub async fn check(
     asked: &Check,
 ) -> Result<Explained, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicyCheck, bay)?;
-    ask::check(daemon, &handle, &asked.request).await
+    evaluate::check(daemon, &handle, &asked.request).await
 }
 
-/// Why a decision on record was made.
+/// Why a recorded decision was made.
 pub async fn explain(
     daemon: &Daemon,
     who: &Principal,
@@ -120,13 +120,13 @@ pub async fn explain(
             ),
         )
     })?;
-    recall::explain(daemon, &handle, number).await
+    recorded_decisions::explain(daemon, &handle, number).await
 }
 
-/// What looks like a mistake in a bay's policy.
+/// Likely mistakes in a bay's policy.
 pub async fn lint(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<Finding>, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicyLint, bay)?;
-    ask::lint(daemon, &handle).await
+    evaluate::lint(daemon, &handle).await
 }
 
 /// What would change if a bay's own layer were another.
@@ -137,13 +137,13 @@ pub async fn diff(
     given: PolicySet,
 ) -> Result<PolicyChange, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicyDiff, bay)?;
-    ask::diff(daemon, &handle, given).await
+    evaluate::diff(daemon, &handle, given).await
 }
 
-/// A policy that would allow what a bay asked for and was refused.
+/// A policy that would allow the refused requests of a bay.
 pub async fn learn(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Lesson, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicyLearn, bay)?;
-    recall::learn(daemon, &handle).await
+    recorded_decisions::learn(daemon, &handle).await
 }
 
 pub async fn grant_list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<GrantView>, CoreError> {
@@ -171,7 +171,7 @@ pub async fn grant_delete(
     to_the_end(set::grant_rm(Arc::clone(daemon), handle, grant, *who)).await
 }
 
-/// The rules that hold for a bay, as its own processes may see them.
+/// The rules in force for a bay, as its own processes may see them.
 pub(crate) async fn inside_rules(
     daemon: &Daemon,
     who: &Principal,

@@ -13,16 +13,16 @@ use serde::de::DeserializeOwned;
 use crate::policies::Effective;
 use bay_text::shell::quoted;
 
-/// What `bay-policy` says, in the words of the API. Both are JSON of the same shape, which tests hold.
-pub(super) fn reworded<T: DeserializeOwned>(said: &impl Serialize) -> Result<T, CoreError> {
+/// Converts a type of `bay-policy` to the API's. Both have the same JSON shape, as tests check.
+pub(super) fn converted<T: DeserializeOwned>(said: &impl Serialize) -> Result<T, CoreError> {
     serde_json::to_value(said).and_then(serde_json::from_value).map_err(|error| CoreError::internal(&error))
 }
 
 pub(super) fn explained(explanation: &Explanation) -> Result<Explained, CoreError> {
-    reworded(explanation)
+    converted(explanation)
 }
 
-/// The text of a unit variant, as JSON writes it.
+/// The name of a unit variant in JSON.
 pub(super) fn word(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => text,
@@ -76,7 +76,7 @@ pub(super) fn grant(grant: &Grant, row: Option<&GrantRow>, now: Timestamp) -> Gr
     }
 }
 
-/// A grant whose text cannot be read: it is shown, and has no effect.
+/// A grant whose text cannot be parsed. It is shown, and has no effect.
 pub(super) fn unreadable_grant(row: &GrantRow) -> GrantView {
     GrantView {
         id: row.id.clone(),

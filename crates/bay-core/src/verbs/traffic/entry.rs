@@ -1,5 +1,5 @@
-//! What events of a bay's traffic mean to whoever reads them. Much of them was said by the bay: every text is made harmless,
-//! and a body of another shape than expected is an entry with less in it.
+//! The entries of a bay's traffic, from its events. The bay chose much of their text: every text is made harmless. A
+//! body of unexpected shape becomes an entry with less content.
 
 use std::fmt::Display;
 
@@ -10,21 +10,21 @@ use bay_types::traffic::{EgressEntry, EgressOutcome, EgressRule};
 
 use crate::channel::plain_text;
 
-/// What is shown of a body that could not be read.
+/// Shown in place of a body that could not be read.
 const UNREADABLE: &str = "(not on record)";
 
-/// What an event is to its reader.
+/// What an event means for the list of entries.
 #[derive(Debug)]
 pub(super) enum Meaning {
-    /// Something was let out, and is told when it is over.
+    /// Something was let out. Its entry is shown when it is over.
     Begun(Box<EgressEntry>),
     Whole(Box<EgressEntry>),
-    /// The end of what was begun with this number.
+    /// The end of what began with this number.
     Over(u64),
     Nothing,
 }
 
-/// An entry of which nothing is known but its event.
+/// An entry of an event about which nothing else is known.
 fn blank(id: u64, event: &Event) -> EgressEntry {
     EgressEntry {
         seq: event.seq,
@@ -110,7 +110,7 @@ pub(super) fn meaning(event: &Event) -> Meaning {
     Meaning::Whole(Box::new(entry))
 }
 
-/// What was let out, with its end. Its beginning may be missing from a record that was cut.
+/// The entry of something that was let out, with its end. The beginning may be missing in a truncated record.
 pub(super) fn over(begun: Option<Box<EgressEntry>>, of: u64, end: &Event) -> EgressEntry {
     let mut entry = begun.map_or_else(|| blank(of, end), |entry| *entry);
     entry.outcome = EgressOutcome::Ended;
@@ -135,7 +135,7 @@ fn some(text: &str) -> Option<String> {
     Some(plain_text(text)).filter(|text| !text.is_empty())
 }
 
-/// A word, also one that only a later release knows.
+/// The name of a value, also of one that only a later release knows.
 fn word<T: Display>(field: &Field<T>) -> Option<String> {
     match field {
         Field::Is(word) => Some(word.to_string()),

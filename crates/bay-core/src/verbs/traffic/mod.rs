@@ -1,8 +1,8 @@
 //! `bay egress`: what a bay sent and tried to send, entry by entry, from its record.
 //!
-//! Something that was let out has two events, its decision and its end, and is one entry: told when it is over, or as under
-//! way when nothing else is left to tell. Pages are read as they are sent, as for a timeline; what is begun and not over is
-//! kept up to [`MAX_BEGUN`], and beyond that told at once.
+//! Something that was let out has two events, its decision and its end, and is one entry. The entry is shown when it
+//! is over, or as under way when no other entry is left. Pages are read as they are sent, as for a timeline. Up to
+//! [`MAX_BEGUN`] entries that are not over wait in memory, and further ones are shown at once.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -29,20 +29,20 @@ mod tests;
 use entry::Meaning;
 pub(crate) use names::ExecNames;
 
-/// Things let out whose end was not come to yet.
+/// How many entries wait for their end.
 const MAX_BEGUN: usize = 1024;
-/// Somebody who follows hears of what takes longer than this before it is over.
+/// A reader that follows gets an entry that takes longer than this before it is over.
 const LONG: SignedDuration = SignedDuration::from_secs(2);
-/// A decision so young may not be known as under way yet.
+/// A decision that is younger may not be known as under way yet.
 const YOUNG: SignedDuration = SignedDuration::from_secs(5);
 
-/// What part of the traffic is wanted.
+/// Which part of the traffic a reader requested.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
     pub range: record_stream::Wanted,
-    /// Only what was refused.
+    /// Only refusals.
     pub refused: bool,
-    /// Look-ups of names as well.
+    /// Also look-ups of names.
     pub look_ups: bool,
 }
 
@@ -52,15 +52,15 @@ impl Wanted {
     }
 }
 
-/// Whether anything can leave a bay now, and how much of its traffic was not recorded one by one.
+/// Whether anything can leave a bay now, and how much of its traffic was not recorded singly.
 pub fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<EgressState, CoreError> {
     let open = daemon.bay_for(who, Verb::EgressShow, bay)?.egress();
     let dropped = open.as_ref().map(|open| open.dropped()).unwrap_or_default();
     Ok(EgressState { open: open.is_some(), dropped })
 }
 
-/// What a bay sent and tried to send as lines of JSON, read from the record at the pace of the reader. Errors of the request
-/// come before the first line.
+/// What a bay sent and tried to send as lines of JSON, at the pace of the reader. Errors of the request come before
+/// the first line.
 pub async fn read(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -81,7 +81,7 @@ async fn open(daemon: Arc<Daemon>, bay: BayId, wanted: Wanted) -> Result<mpsc::R
     };
     let (to, from) = mpsc::channel(IN_FLIGHT);
     tokio::spawn(async move {
-        let teller = Teller {
+        let teller = EntrySender {
             daemon: &daemon,
             bay,
             wanted,
@@ -91,25 +91,25 @@ async fn open(daemon: Arc<Daemon>, bay: BayId, wanted: Wanted) -> Result<mpsc::R
             under_way: HashSet::new(),
             left: wanted.range.most(),
         };
-        match teller.tell(begin).await {
+        match teller.run(begin).await {
             Ok(()) | Err(Stop::Unheard) => {}
-            // The reader sees a stream without an end, and comes back.
-            Err(Stop::Store(error)) => tracing::warn!(%bay, %error, "the tale of a bay's traffic broke off"),
+            // The stream has no end line, so the reader reconnects.
+            Err(Stop::Store(error)) => tracing::warn!(%bay, %error, "a list of a bay's traffic ended early"),
         }
     });
     Ok(from)
 }
 
-/// Something that was let out, and is not over as far as was read.
+/// Something that was let out, whose end was not read yet.
 #[derive(Debug)]
 struct Begun {
     entry: Box<EgressEntry>,
     told: bool,
 }
 
-/// Why nothing more is told.
+/// Why nothing more is sent.
 enum Stop {
-    /// Whoever listened has left.
+    /// The reader left.
     Unheard,
     Store(bay_store::StoreError),
 }
@@ -120,29 +120,29 @@ impl From<bay_store::StoreError> for Stop {
     }
 }
 
-/// One reader's way through the record.
-struct Teller<'a> {
+/// One reader's progress through the record.
+struct EntrySender<'a> {
     daemon: &'a Daemon,
     bay: BayId,
     wanted: Wanted,
     to: mpsc::Sender<Bytes>,
     names: ExecNames,
     begun: BTreeMap<u64, Begun>,
-    /// What the gateway said to be under way, before the last page was read.
+    /// What was under way in the gateway before the last page was read.
     under_way: HashSet<u64>,
-    /// Entries that may still be told.
+    /// How many entries may still be sent.
     left: Option<u32>,
 }
 
-impl Teller<'_> {
-    async fn tell(mut self, begin: Begin) -> Result<(), Stop> {
+impl EntrySender<'_> {
+    async fn run(mut self, begin: Begin) -> Result<(), Stop> {
         let mut newest = self.daemon.store.events_told();
         newest.mark_unchanged();
         let mut after = begin.after;
         let mut caught_up = false;
         loop {
-            // Both asked before the page is read: the last event of a bay is written before it is forgotten, and the end
-            // of a request before it is not under way any more.
+            // Both are read before the page: the last event of a bay is written before the bay is forgotten, and the
+            // end of a request before the request is no longer under way.
             let handle = self.daemon.bays.find(&self.bay.to_string()).ok();
             let open = handle.as_ref().and_then(|handle| handle.egress());
             self.under_way = open.map(|open| open.under_way()).unwrap_or_default();
@@ -154,14 +154,14 @@ impl Teller<'_> {
                 after = event.seq;
                 match entry::meaning(event) {
                     Meaning::Nothing => {}
-                    Meaning::Whole(entry) => self.say(*entry).await?,
+                    Meaning::Whole(entry) => self.send(*entry).await?,
                     Meaning::Begun(entry) => self.begin(entry).await?,
                     Meaning::Over(of) => {
                         let begun = match self.begun.remove(&of) {
                             Some(begun) => Some(begun.entry),
                             None => self.recall(of).await?,
                         };
-                        self.say(entry::over(begun, of, event)).await?;
+                        self.send(entry::over(begun, of, event)).await?;
                     }
                 }
             }
@@ -171,14 +171,14 @@ impl Teller<'_> {
             if !caught_up && !self.wanted.refused {
                 self.recall_older(begin.after).await?;
             }
-            // A list has all that is not over; somebody who follows is told what takes long.
+            // A list has everything that is not over. A reader that follows gets what takes long.
             let at_once = !self.wanted.range.follow || !caught_up;
             caught_up = true;
             let now = Timestamp::now();
-            self.say_under_way(|entry| at_once || now.duration_since(entry.at) >= LONG, now).await?;
+            self.send_under_way(|entry| at_once || now.duration_since(entry.at) >= LONG, now).await?;
 
             let Some(end) = self.wanted.range.end(handle.is_none()) else {
-                // An entry that has become long meanwhile is found then too: the wait is shorter than `LONG`.
+                // This also finds an entry that has taken long meanwhile: the wait is shorter than `LONG`.
                 if !wait_for_more(&mut newest, &self.to).await {
                     return Ok(());
                 }
@@ -189,7 +189,7 @@ impl Teller<'_> {
         }
     }
 
-    async fn say(&mut self, mut entry: EgressEntry) -> Result<(), Stop> {
+    async fn send(&mut self, mut entry: EgressEntry) -> Result<(), Stop> {
         if let Some(exec) = entry.by.as_ref().and_then(|who| who.exec)
             && let Some((number, argv)) = self.names.of(&self.daemon.store, self.bay, exec).await?
         {
@@ -207,12 +207,12 @@ impl Teller<'_> {
             && !oldest.told
         {
             let entry = self.not_over(&oldest.entry, Timestamp::now());
-            self.say(entry).await?;
+            self.send(entry).await?;
         }
         Ok(())
     }
 
-    /// A decision that came before the part that is read.
+    /// A decision from before the requested part.
     async fn recall(&self, id: u64) -> Result<Option<Box<EgressEntry>>, Stop> {
         let event = self.daemon.store.event_of(self.bay, id).await?;
         Ok(event.as_ref().map(entry::meaning).and_then(|meaning| match meaning {
@@ -221,7 +221,7 @@ impl Teller<'_> {
         }))
     }
 
-    /// What was let out before that part, and is still under way.
+    /// What was let out before that part and is still under way.
     async fn recall_older(&mut self, after: u64) -> Result<(), Stop> {
         if self.wanted.range.since > 0 || self.wanted.range.from.is_some() {
             return Ok(());
@@ -236,7 +236,7 @@ impl Teller<'_> {
         Ok(())
     }
 
-    async fn say_under_way(
+    async fn send_under_way(
         &mut self,
         due: impl Fn(&EgressEntry) -> bool,
         now: Timestamp,
@@ -255,7 +255,7 @@ impl Teller<'_> {
             if entry.outcome == EgressOutcome::EndUnknown {
                 self.begun.remove(&id);
             }
-            self.say(entry).await?;
+            self.send(entry).await?;
         }
         Ok(())
     }

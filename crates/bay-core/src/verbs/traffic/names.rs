@@ -1,4 +1,4 @@
-//! Execs by the numbers and commands that people know them by.
+//! The numbers and commands of execs, for entries.
 
 use std::collections::HashMap;
 
@@ -7,18 +7,18 @@ use bay_types::{BayId, ExecId};
 
 use crate::channel::plain_text;
 
-/// Execs of which the names are remembered; beyond that they are asked for anew.
+/// How many execs are remembered. Further ones are read again.
 const REMEMBERED: usize = 1024;
-/// Arguments of a command that are told, and characters of each.
+/// How many arguments of a command are shown, and how many characters of each.
 const ARGUMENTS: usize = 16;
 const ARGUMENT: usize = 200;
 
-/// What one reader has asked for already.
+/// The execs that one reader has needed so far.
 #[derive(Debug, Default)]
 pub(crate) struct ExecNames(HashMap<ExecId, Option<(u64, Vec<String>)>>);
 
 impl ExecNames {
-    /// Number and command of an exec of this bay; none for one that it has not, or that is forgotten.
+    /// Number and command of an exec of this bay; `None` if the bay does not have it, or it was deleted.
     pub(crate) async fn of(
         &mut self,
         store: &Store,

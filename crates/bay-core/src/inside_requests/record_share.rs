@@ -1,22 +1,21 @@
-//! How much of the record one bay fills with what its own processes cause: restores, checkpoints, services, holds, and
-//! questions to a person. What may leave the bay has a part of its own ([`crate::egress`]).
+//! How much of the record one bay fills by what its own processes cause: restores, checkpoints, services, holds, and
+//! approvals. The bay's traffic has a share of its own ([`crate::egress`]).
 
 use bay_store::{Store, StoreError};
 use bay_types::{BayId, CoreError, ErrorCode};
 use tokio::sync::Mutex;
 
-/// What the record keeps of this, of one bay and in all: tens of thousands of restores. A bay cannot fill the disk of the
-/// record with it.
+/// The share of one bay: tens of thousands of restores. It keeps a bay from filling the disk of the record.
 const QUOTA_MIB: u64 = 64;
-/// What an event takes in the record beside its body: the row, its index and its hashes.
+/// What an event needs in the record beside its body: the row, its index and its hashes.
 const BESIDE: u64 = 256;
-/// What follows on a restore in the record: a bay that stops, starts and runs again, and execs that end.
+/// What a restore causes in the record later: a bay that stops, starts and runs again, and execs that end.
 const AFTER_RESTORE: u64 = 4096;
 
-/// The part of the record that one bay has.
+/// The share of one bay in the record.
 #[derive(Debug, Default)]
 pub(crate) struct RecordShare {
-    /// Bytes up to an event, and its number.
+    /// The counted bytes up to an event, and the number of that event.
     counted: Mutex<(u64, u64)>,
 }
 
@@ -32,7 +31,7 @@ impl RecordShare {
     }
 }
 
-/// What a bay is told that has used up its part.
+/// The error for a bay that has used up its share.
 pub(crate) fn used_up() -> CoreError {
     CoreError::new(
         ErrorCode::NotEnough,
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_caused_from_inside_counts_and_nothing_else_does() {
+    async fn only_events_caused_from_inside_count() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
         let (bay, other) = (BayId::generate(), BayId::generate());
@@ -86,7 +85,7 @@ mod tests {
         let again = RecordShare::default();
         assert!(again.has_room(&store, bay).await.unwrap());
         assert_eq!(*again.counted.lock().await, *share.counted.lock().await);
-        // Nothing is forgotten that was counted before.
+        // Counted bytes stay counted.
         share.counted.lock().await.0 = QUOTA_MIB << 20;
         assert!(!share.has_room(&store, bay).await.unwrap());
         assert!(RecordShare::default().has_room(&store, other).await.unwrap());

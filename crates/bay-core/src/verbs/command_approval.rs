@@ -1,5 +1,5 @@
-//! Commands that a person is asked about before they start, those of services too: because a rule says so, or because the
-//! caller does.
+//! Commands that need an approval before they start, also commands of services: because a rule says so, or because
+//! the caller requests it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,30 +20,30 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::{execs, policy, questions};
-use crate::approvals::{Key, Parts, Question, Verdict, Wish};
+use crate::approvals::{Key, NewQuestion, Parts, Question, Verdict};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
-/// Whoever waits for a command waits for as long as it takes; the question has an end of its own.
+/// A caller waits for an approval without its own deadline; the approval has one.
 const HELD_FOR: Duration = Duration::from_secs(48 * 3600);
-/// How long a bay's own wish waits for a person. The daemon answers one wish of a bay at a time, so a wish that waited
-/// would hold up the others. The bay repeats it, and finds the answer.
+/// How long a bay's own request waits for a person. The daemon answers one request of a bay at a time, so a waiting
+/// request would delay the others. The bay repeats it, and finds the answer.
 const HELD_FOR_BAY: Duration = Duration::ZERO;
-/// Longest command that a person is asked about: its arguments, its variables and the settings of its service. All of it is
-/// on the card, and all of its arguments are in the event of its allow. A longer command is refused, because the person
-/// could not see what an allow covers.
+/// The longest command that a person is asked about: its arguments, its variables and the settings of its service.
+/// The card shows all of it, and the event of its allow has all arguments. A longer command is refused, because the
+/// person could not see what an allow covers.
 const MAX_ASKED_BYTES: usize = 4096;
 
-/// A command that is to be run, once or whenever a service wants it.
+/// A command to run, once or as a service.
 struct Command<'a> {
     argv: &'a [String],
     cwd: Option<&'a String>,
     user: Option<&'a String>,
     tool_call: Option<&'a String>,
     env: &'a [(String, String)],
-    /// How a service runs it, as its card shows it.
+    /// How a service runs it, as the card shows it.
     settings: Vec<String>,
-    /// Over everything that it is: the same asked for again is the same question.
+    /// A hash over the whole command: the same command is the same question.
     digest: String,
     what: What<'a>,
 }
@@ -70,7 +70,7 @@ impl<'a> Command<'a> {
 }
 
 impl Command<'_> {
-    /// Its variables as its card shows them.
+    /// Its variables as the card shows them.
     fn shown_env(&self, caller: Principal) -> Vec<String> {
         let from_bay = caller.kind() == Kind::Bay;
         let shown = |(name, value): &(String, String)| {
@@ -79,7 +79,7 @@ impl Command<'_> {
         self.env.iter().map(shown).collect()
     }
 
-    /// Refuses a command that no card can show whole.
+    /// Refuses a command that is too long for a card.
     fn fits_on_a_card(&self, caller: Principal) -> Result<(), CoreError> {
         let env = self.shown_env(caller);
         let texts = self.argv.iter().chain(&env).chain(&self.settings).chain(self.cwd).chain(self.user);
@@ -98,7 +98,7 @@ impl Command<'_> {
     }
 }
 
-/// How a service runs its command, a line for each setting.
+/// How a service runs its command, one line for each setting.
 fn settings(spec: &ServiceSpec) -> Vec<String> {
     let mut lines = vec![format!("restart: {}", spec.restart)];
     if let Some(health) = &spec.health {
@@ -117,7 +117,7 @@ fn digest(of: &impl Serialize) -> Result<String, CoreError> {
     Ok(hex::encode(Sha256::digest(&bytes)))
 }
 
-/// Returns when the command may start. With `wanted` a person is asked in any case.
+/// Returns when the command may start. With `wanted`, it needs an approval in any case.
 pub(crate) async fn pass(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
@@ -139,8 +139,8 @@ pub(crate) async fn pass(
     }
 }
 
-/// Returns when a service may be defined: its command, and the one that tells how it does. No allow is used up before all
-/// of them are there: a bay that repeats its wish needs the first one again while the second is still open.
+/// Returns when a service may be defined: its command, and the command of its health check. An allow is used only
+/// when all are there: a bay that repeats its request needs the first allow again while the second question is open.
 pub(crate) async fn pass_service(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
@@ -184,13 +184,13 @@ pub(crate) async fn pass_service(
 
 /// Why a command may start.
 enum Decision {
-    /// Nobody has to be asked.
+    /// No approval is needed.
     Free,
-    /// A person allowed it. The allow is still to be used.
+    /// A person allowed it. The caller must still use the allow.
     Allowed(Arc<Question>),
 }
 
-/// Decides on a command by the rules, and asks a person where they say so.
+/// Decides on a command by the rules, and asks a person if they say so.
 async fn decide(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
@@ -212,7 +212,7 @@ async fn decide(
             if daemon.approvals.passed(handle.id, id) {
                 return Ok(Decision::Free);
             }
-            // One that is known was let through before it was written down.
+            // A recorded exec was let through before it was recorded.
             if daemon.store.exec_get(handle.id, id).await.map_err(|e| e.to_api())?.is_some() {
                 return Ok(Decision::Free);
             }
@@ -220,8 +220,8 @@ async fn decide(
         check()?;
         command.fits_on_a_card(caller)?;
         execs::must_run(handle)?;
-        let wish = wish(daemon, handle, command, rule.as_ref(), caller);
-        match questions::ask(daemon, handle, &wish, Instant::now() + held_for).await? {
+        let new = question_about(daemon, handle, command, rule.as_ref(), caller);
+        match questions::ask(daemon, handle, &new, Instant::now() + held_for).await? {
             Verdict::Allowed(question) => return Ok(Decision::Allowed(question)),
             Verdict::Denied(why) => {
                 return Err(CoreError::new(
@@ -256,7 +256,7 @@ async fn decide(
     }
 }
 
-/// Uses an allow for a command, with the event of it on the disk. `false` where the allow cannot be used any more.
+/// Uses an allow for a command, with its event on the disk. `false` if the allow cannot be used any more.
 async fn use_allow(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
@@ -299,13 +299,13 @@ fn refused(rule: &ExecRule) -> CoreError {
     )
 }
 
-fn wish(
+fn question_about(
     daemon: &Daemon,
     handle: &BayHandle,
     command: &Command<'_>,
     rule: Option<&ExecRule>,
     caller: Principal,
-) -> Wish {
+) -> NewQuestion {
     let asked_at = Timestamp::now();
     let card = Approval {
         id: ApprovalId::generate(),
@@ -348,9 +348,9 @@ fn wish(
         held: 0,
         answer: None,
     };
-    // An answer to the operator's own question is none to the bay's, and the other way round.
+    // An answer to the operator's question does not answer the bay's, and vice versa.
     let asker = if caller.kind() == Kind::Bay { "inside " } else { "" };
-    Wish {
+    NewQuestion {
         key: Key(format!("command {asker}{}", command.digest)),
         card,
         parts: Parts::default(),

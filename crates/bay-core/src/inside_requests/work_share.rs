@@ -1,20 +1,20 @@
-//! How much the daemon works for a bay because the bay's own processes ask for it.
+//! How much the daemon works for a bay on request of the bay's own processes.
 //!
-//! Comparisons, snapshots and lists are made by the daemon, outside of the bay's control group: the bay's `--cpus` does
-//! not bound them. So each bay has a share of one processor for them. Work is charged after it is done, because nobody
-//! knows beforehand what it costs; a bay that has used up its share is told when to ask again.
+//! The daemon makes comparisons, snapshots and lists outside of the bay's control group, so the bay's `--cpus` does
+//! not bound them. So each bay has a share of one processor for them. Work is charged after it is done, because its
+//! cost is not known before. If a bay has used up its share, the answer says when to ask again.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The daemon works for one bay one part in so many of the time of one processor, in the long run.
+/// In the long run, the daemon works for one bay for at most this part of the time of one processor.
 const PART: u32 = 10;
-/// Work that a bay may have done at once after it asked for nothing for a while.
+/// How much work a bay may request at once after it requested nothing for a while.
 const SAVED_UP: Duration = Duration::from_secs(10);
 
-/// What is charged for each answer beside what it is measured to cost, in processor time of the daemon and of the kernel's
-/// own threads. Estimates, not measurements.
+/// What each answer is charged in addition to its measured cost, for processor time of the daemon and of the kernel's
+/// own threads. These are estimates, not measurements.
 pub(crate) mod cost {
     use std::time::Duration;
 
@@ -22,19 +22,19 @@ pub(crate) mod cost {
     pub(crate) const LOOK: Duration = Duration::from_millis(20);
     /// A snapshot of the bay's subvolumes, and the removal of one that is thinned.
     pub(crate) const SNAPSHOT: Duration = Duration::from_millis(200);
-    /// A snapshot, the end of everything that runs, fresh subvolumes and a start.
+    /// A snapshot, the end of all processes, fresh subvolumes and a start.
     pub(crate) const RESTORE: Duration = Duration::from_millis(400);
 }
 
 /// The share of one bay.
 #[derive(Debug, Default)]
 pub(crate) struct WorkShare {
-    /// When all work that was done for the bay is paid back.
+    /// When all work for the bay is paid back.
     paid: Option<Instant>,
 }
 
 impl WorkShare {
-    /// How long the bay has to wait before the daemon works for it again; zero where it may ask now.
+    /// How long the bay must wait before the daemon works for it again; zero if it need not wait.
     pub(crate) fn wait(&self, now: Instant) -> Duration {
         let owed = self.paid.map_or(Duration::ZERO, |paid| paid.saturating_duration_since(now));
         owed.saturating_sub(SAVED_UP * PART)
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_gets_what_was_saved_up_and_then_its_part_of_a_processor() {
+    fn a_loop_gets_the_saved_time_and_then_its_share_of_a_processor() {
         let (mut share, start) = (WorkShare::default(), Instant::now());
         let (mut now, mut worked) = (start, Duration::ZERO);
         let end = start + 3600 * SECOND;
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_as_long_as_it_was_told_may_ask() {
+    fn after_the_wait_that_it_was_given_a_bay_may_ask() {
         let (mut share, now) = (WorkShare::default(), Instant::now());
         share.charge(now, 60 * SECOND);
         let wait = share.wait(now);

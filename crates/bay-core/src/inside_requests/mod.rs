@@ -1,5 +1,5 @@
-//! What one bay's own processes asked the daemon for, and what it cost: the part of the daemon's work and of the record that
-//! the bay has used.
+//! Requests that the processes of one bay send to the daemon, and their cost: the bay's share of the daemon's work
+//! and of the record.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use record_share::RecordShare;
 use work_share::WorkShare;
 pub(crate) use work_share::cost;
 
-/// Wishes of a bay that are known at once.
+/// The most requests of a bay that wait.
 const MAX_WAITING: usize = 4;
 
-/// Wishes of one bay, waiting for their turn.
+/// The requests of one bay that wait for their turn.
 #[derive(Debug)]
-pub(crate) struct Wishes {
+pub(crate) struct InsideRequests {
     pub(crate) room: Arc<Semaphore>,
-    /// The last one that was done, and what they cost. Held while one is answered.
+    /// The last answered request, and the shares. Held while a request is answered.
     pub(crate) served: Mutex<Served>,
     pub(crate) record: RecordShare,
     pub(crate) noted: Mutex<Noted>,
@@ -32,18 +32,18 @@ pub(crate) struct Served {
     pub(crate) share: WorkShare,
 }
 
-/// Changes of a bay's own that were written down.
+/// Changes by a bay's own processes that were recorded.
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
     pub(crate) since: Option<Instant>,
     pub(crate) written: u32,
-    /// Those beyond the number that is written down one by one that no event speaks of yet.
+    /// How many beyond the number that is recorded singly have no event yet.
     pub(crate) left_out: u64,
-    /// That the bay's part of the record is used up is on record.
+    /// It is on record that the bay's share of the record is used up.
     pub(crate) full: bool,
 }
 
-impl Default for Wishes {
+impl Default for InsideRequests {
     fn default() -> Self {
         Self {
             room: Arc::new(Semaphore::new(MAX_WAITING)),

@@ -1,5 +1,6 @@
-//! Values that secrets had: replaced by others, removed, or sent to hosts that the secret is no longer for. A server may have kept one and
-//! repeat it to any bay, and it may still be good. So answers of its hosts are scrubbed of it for a while, also by the next daemon.
+//! Former values of secrets: replaced, removed, or sent to hosts that the secret is no longer for. A server may have
+//! stored one and repeat it to any bay, and it may still be valid. So the gateway scrubs it from answers of its hosts
+//! for a while, also under the next daemon.
 //!
 //! ```text
 //!   data directory/former-secrets.age
@@ -19,19 +20,19 @@ use zeroize::Zeroizing;
 use super::{sentinel, strength, text};
 use crate::keyring::Keyring;
 
-/// How long a value is remembered after it was last a secret's.
+/// How long a value is remembered after it was last the value of a secret.
 pub(crate) const REMEMBERED_FOR: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Most values of one name that are remembered, and most of all together; the oldest go first. Every one of them is looked for in
-/// answers of its hosts, and a command can give another value every ten seconds.
+/// The most remembered values of one name, and (below) of all names; the oldest are dropped first. The gateway looks
+/// for each of them in answers of its hosts, and a command can print another value every ten seconds.
 pub(crate) const MAX_OF_ONE: usize = 8;
 pub(crate) const MAX_REMEMBERED: usize = 256;
-/// Most hosts that rules of policies made a secret's.
+/// The most hosts that rules of policies add to secrets.
 const MAX_RULE_HOSTS: usize = 256;
-/// Longest text of all that is remembered: less than the key's files may have.
+/// The longest text of all remembered values: less than the limit of an encrypted file.
 const MAX_KEPT_BYTES: usize = 768 << 10;
 const FILE: &str = "former-secrets.age";
 
-/// One value that is remembered.
+/// One former value.
 #[derive(Clone)]
 pub(crate) struct FormerValue {
     pub(crate) name: String,
@@ -42,7 +43,7 @@ pub(crate) struct FormerValue {
     pub(crate) weak: bool,
 }
 
-/// As it is kept.
+/// A former value as it is stored.
 #[derive(Serialize, Deserialize)]
 struct KeptValue {
     name: String,
@@ -59,12 +60,12 @@ struct KeptFormer {
     rule_hosts: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// All that is remembered.
+/// All former values.
 #[derive(Default)]
 pub(crate) struct Former {
     /// The newest last.
     values: Vec<FormerValue>,
-    /// Hosts that `rule:ID` stood for under some bay's policy, by the name of the secret: other bays have other policies.
+    /// Hosts that `rule:ID` meant under some bay's policy, by the name of the secret. Other bays have other policies.
     rule_hosts: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -84,11 +85,11 @@ impl FormerValue {
 }
 
 impl Former {
-    /// What was kept, as far as its time is not over.
+    /// Reads the stored values that are not too old.
     pub(crate) fn open(data_dir: &Path, keys: &Keyring) -> Result<Self, CoreError> {
         let path = path(data_dir);
         let Some(read) = keys.read(&path)? else { return Ok(Self::default()) };
-        // What is wrong in the text could have a value in it.
+        // A parser's message could contain a part of a value.
         let kept: KeptFormer = serde_json::from_slice(&read).map_err(|_| {
             CoreError::internal(&std::io::Error::other(format!("{} is not of this release", path.display())))
         })?;
@@ -123,7 +124,7 @@ impl Former {
         Ok(Zeroizing::new(text))
     }
 
-    /// Remembers a value of a secret, and the hosts that may have it. It is remembered in memory also where it cannot be kept.
+    /// Remembers a value of a secret and its hosts. If it cannot be stored, it is still remembered in memory.
     pub(crate) fn remember(
         &mut self,
         name: &str,
@@ -152,18 +153,18 @@ impl Former {
         self.keep(data_dir, keys)
     }
 
-    /// What is still remembered.
+    /// The values that are not too old.
     pub(crate) fn values(&self) -> impl Iterator<Item = &FormerValue> {
         let now = Timestamp::now();
         self.values.iter().filter(move |one| one.until > now)
     }
 
-    /// The hosts that rules made this secret's.
+    /// The hosts that rules added to this secret.
     pub(crate) fn rule_hosts(&self, name: &str) -> impl Iterator<Item = &String> {
         self.rule_hosts.get(name).into_iter().flatten()
     }
 
-    /// Takes note of hosts that a rule stands for. Whether they are new.
+    /// Notes hosts that rules add to this secret. Returns whether there were new ones.
     pub(crate) fn note_rule_hosts(
         &mut self,
         name: &str,

@@ -12,12 +12,12 @@ use tokio::time::Instant;
 
 use super::Message;
 
-/// Most messages of one bay that wait for one webhook. Later ones are lost, and no other bay loses any.
+/// The most messages of one bay that wait for one webhook. Later ones are lost, without any loss for other bays.
 pub(crate) const MAX_OF_BAY: usize = 64;
-/// Waits between attempts: each is twice as long as the one before.
+/// The first wait between two attempts. Each further wait is twice as long.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MOST: Duration = Duration::from_secs(60);
-/// How old a message may be when it is sent again: later nobody could answer the question.
+/// How old a message may be when it is repeated. Later nobody could answer the approval.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(15 * 60);
 
 /// A message, and the question of which bay it is about.
@@ -55,12 +55,12 @@ impl OfBay {
 
 /// All messages that wait for one webhook.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct DeliveryQueue {
     /// Bays with messages; the one whose last turn is longest ago comes first.
     bays: VecDeque<OfBay>,
 }
 
-impl Waiting {
+impl DeliveryQueue {
     /// Adds a message; false if the bay has as many as it may have, and the message is lost.
     #[must_use]
     pub(crate) fn add(&mut self, about: AboutApproval, now: Instant) -> bool {
@@ -128,82 +128,82 @@ mod tests {
         AboutApproval { bay, approval, message }
     }
 
-    fn taken(waiting: &mut Waiting, now: Instant) -> Vec<String> {
-        std::iter::from_fn(|| waiting.take(now)).map(|about| about.message.id).collect()
+    fn taken(queue: &mut DeliveryQueue, now: Instant) -> Vec<String> {
+        std::iter::from_fn(|| queue.take(now)).map(|about| about.message.id).collect()
     }
 
     #[test]
     fn bays_take_turns_and_each_has_one_delivery_under_way() {
-        let (mut waiting, now) = (Waiting::default(), Instant::now());
+        let (mut queue, now) = (DeliveryQueue::default(), Instant::now());
         let (loud, quiet) = (BayId::generate(), BayId::generate());
         for name in ["loud-1", "loud-2", "loud-3"] {
-            assert!(waiting.add(about(loud, ApprovalId::generate(), name), now));
+            assert!(queue.add(about(loud, ApprovalId::generate(), name), now));
         }
-        assert!(waiting.add(about(quiet, ApprovalId::generate(), "quiet-1"), now));
-        let first = waiting.take(now).unwrap();
+        assert!(queue.add(about(quiet, ApprovalId::generate(), "quiet-1"), now));
+        let first = queue.take(now).unwrap();
         assert_eq!(first.message.id, "loud-1");
-        assert_eq!(taken(&mut waiting, now), ["quiet-1"], "the loud bay waits for its delivery");
-        assert_eq!(waiting.next_due(), None, "every bay has one under way");
-        waiting.arrived(&first);
-        assert!(waiting.add(about(quiet, ApprovalId::generate(), "quiet-2"), now));
-        assert_eq!(taken(&mut waiting, now), ["loud-2"], "and the quiet one for its own");
+        assert_eq!(taken(&mut queue, now), ["quiet-1"], "the loud bay waits for its delivery");
+        assert_eq!(queue.next_due(), None, "every bay has one under way");
+        queue.arrived(&first);
+        assert!(queue.add(about(quiet, ApprovalId::generate(), "quiet-2"), now));
+        assert_eq!(taken(&mut queue, now), ["loud-2"], "and the quiet one for its own");
     }
 
     #[test]
     fn a_bay_that_floods_loses_its_own_messages_and_no_others() {
-        let (mut waiting, now) = (Waiting::default(), Instant::now());
+        let (mut queue, now) = (DeliveryQueue::default(), Instant::now());
         let (loud, quiet) = (BayId::generate(), BayId::generate());
         let added = (0..1000).filter(|at| {
             let one = about(loud, ApprovalId::generate(), &format!("loud-{at}"));
-            waiting.add(one, now)
+            queue.add(one, now)
         });
         assert_eq!(added.count(), MAX_OF_BAY);
-        assert!(waiting.add(about(quiet, ApprovalId::generate(), "quiet"), now));
-        assert_eq!(taken(&mut waiting, now), ["loud-0", "quiet"]);
+        assert!(queue.add(about(quiet, ApprovalId::generate(), "quiet"), now));
+        assert_eq!(taken(&mut queue, now), ["loud-0", "quiet"]);
     }
 
     #[test]
     fn a_retry_lets_other_approvals_pass_and_keeps_the_order_of_its_own() {
-        let (mut waiting, now) = (Waiting::default(), Instant::now());
+        let (mut queue, now) = (DeliveryQueue::default(), Instant::now());
         let (bay, question) = (BayId::generate(), ApprovalId::generate());
-        assert!(waiting.add(about(bay, question, "open"), now));
-        assert!(waiting.add(about(bay, question, "allowed"), now));
-        assert!(waiting.add(about(bay, ApprovalId::generate(), "another"), now));
-        let open = waiting.take(now).unwrap();
-        assert!(waiting.failed(&open, true, now), "it is sent again");
-        let another = waiting.take(now).unwrap();
+        assert!(queue.add(about(bay, question, "open"), now));
+        assert!(queue.add(about(bay, question, "allowed"), now));
+        assert!(queue.add(about(bay, ApprovalId::generate(), "another"), now));
+        let open = queue.take(now).unwrap();
+        assert!(queue.failed(&open, true, now), "it is sent again");
+        let another = queue.take(now).unwrap();
         assert_eq!(another.message.id, "another");
-        waiting.arrived(&another);
-        assert!(waiting.take(now).is_none(), "the answer is not told before the question");
-        assert_eq!(waiting.next_due(), Some(now + RETRY_FIRST));
-        let again = waiting.take(now + RETRY_FIRST).unwrap();
+        queue.arrived(&another);
+        assert!(queue.take(now).is_none(), "the answer is not told before the question");
+        assert_eq!(queue.next_due(), Some(now + RETRY_FIRST));
+        let again = queue.take(now + RETRY_FIRST).unwrap();
         assert_eq!(again.message.id, "open");
-        waiting.arrived(&again);
-        assert_eq!(taken(&mut waiting, now + RETRY_FIRST), ["allowed"]);
+        queue.arrived(&again);
+        assert_eq!(taken(&mut queue, now + RETRY_FIRST), ["allowed"]);
     }
 
     #[test]
     fn a_message_is_sent_again_at_growing_intervals_and_given_up_with_its_age() {
-        let (mut waiting, begin) = (Waiting::default(), Instant::now());
+        let (mut queue, begin) = (DeliveryQueue::default(), Instant::now());
         let one = about(BayId::generate(), ApprovalId::generate(), "one");
-        assert!(waiting.add(one.clone(), begin));
+        assert!(queue.add(one.clone(), begin));
         let mut now = begin;
         let mut waits = Vec::new();
         loop {
-            let sent = waiting.take(now).unwrap();
-            if !waiting.failed(&sent, true, now) {
+            let sent = queue.take(now).unwrap();
+            if !queue.failed(&sent, true, now) {
                 break;
             }
-            let due = waiting.next_due().unwrap();
+            let due = queue.next_due().unwrap();
             waits.push(due.duration_since(now).as_secs());
             now = due;
         }
         assert_eq!(waits[..8], [1, 2, 4, 8, 16, 32, 60, 60]);
         assert!(now < begin + GIVE_UP_AFTER && now + RETRY_MOST >= begin + GIVE_UP_AFTER);
-        assert!(waiting.bays.is_empty(), "nothing is left of it");
+        assert!(queue.bays.is_empty(), "nothing is left of it");
         // A refusal for good is not repeated.
-        assert!(waiting.add(one, begin));
-        let sent = waiting.take(begin).unwrap();
-        assert!(!waiting.failed(&sent, false, begin) && waiting.bays.is_empty());
+        assert!(queue.add(one, begin));
+        let sent = queue.take(begin).unwrap();
+        assert!(!queue.failed(&sent, false, begin) && queue.bays.is_empty());
     }
 }

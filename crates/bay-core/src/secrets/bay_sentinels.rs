@@ -1,9 +1,10 @@
-//! The sentinels of one bay, kept for its life: what its processes remember must go on meaning the same.
+//! The sentinels of one bay. They stay the same for the life of the bay, because its processes remember them.
 //!
 //! ```text
 //!   data directory/egress/<bay>/sentinels.age
 //! ```
-//! A fork begins with its parent's as *inherited* ones, which are honoured as its own, and gets its own besides.
+//! A fork starts with its parent's sentinels as *inherited* ones, which count as its own, and gets new ones in
+//! addition.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,18 +19,18 @@ use super::sentinel;
 use crate::keyring::Keyring;
 
 const FILE: &str = "sentinels.age";
-/// Most sentinels of ancestors that are honoured for one secret, the nearest ones.
+/// The most inherited sentinels of one secret. The nearest ancestors win.
 const MAX_INHERITED: usize = 16;
-/// Most ancestors that are known.
+/// The most ancestors that are stored.
 const MAX_ANCESTORS: usize = 64;
-/// How often chance is asked for one that no other is like.
+/// How often a random sentinel is made until it equals no other.
 const TRIES: usize = 16;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Book {
+pub(crate) struct BaySentinels {
     /// The nearest first.
     pub(crate) ancestors: Vec<BayId>,
-    /// By the name of the secret; also of those that are gone.
+    /// By the name of the secret, also for secrets that were removed.
     pub(crate) own: BTreeMap<String, String>,
     /// The nearest first.
     pub(crate) inherited: BTreeMap<String, Vec<String>>,
@@ -47,20 +48,20 @@ fn broken(path: &Path, error: &dyn std::fmt::Display) -> CoreError {
     )
 }
 
-impl Book {
-    /// The bay's book; that of a fork is begun with its parent's.
+impl BaySentinels {
+    /// The sentinels of a bay. A fork starts with its parent's.
     pub(crate) fn open(
         data_dir: &Path,
         bay: BayId,
         parent: Option<BayId>,
         keys: &Keyring,
     ) -> Result<Self, CoreError> {
-        if let Some(book) = Self::read(data_dir, bay, keys)? {
-            return Ok(book);
+        if let Some(bay_sentinels) = Self::read(data_dir, bay, keys)? {
+            return Ok(bay_sentinels);
         }
         let Some(parent) = parent else { return Ok(Self::default()) };
         let begun = match Self::read(data_dir, parent, keys)? {
-            Some(book) => book.child_of(parent),
+            Some(bay_sentinels) => bay_sentinels.child_of(parent),
             None => Self::default().child_of(parent),
         };
         begun.keep(data_dir, bay, keys)?;
@@ -84,7 +85,7 @@ impl Book {
         keys.write(&path, &text)
     }
 
-    /// What a child of this bay begins with.
+    /// The sentinels with which a child of this bay starts.
     fn child_of(self, parent: BayId) -> Self {
         let mut ancestors = vec![parent];
         ancestors.extend(self.ancestors);
@@ -97,8 +98,8 @@ impl Book {
         Self { ancestors, own: BTreeMap::new(), inherited }
     }
 
-    /// Whether the bay has a sentinel of its own for this secret; makes one for a value where it has none. Says whether the
-    /// book has to be kept.
+    /// Makes a sentinel of the bay's own for this secret, if there is none. Returns whether the sentinels must be
+    /// stored.
     pub(crate) fn add(&mut self, name: &str, value: &str) -> std::io::Result<bool> {
         if self.own.contains_key(name) {
             return Ok(false);
@@ -114,13 +115,13 @@ impl Book {
         Err(std::io::Error::other("chance makes the same again and again"))
     }
 
-    /// All that stand for this secret in the bay, its own first.
+    /// All sentinels of this secret in the bay, the bay's own first.
     pub(crate) fn all(&self, name: &str) -> Vec<String> {
         let own = self.own.get(name).into_iter();
         own.chain(self.inherited.get(name).into_iter().flatten()).cloned().collect()
     }
 
-    /// Every secret that the bay ever had a sentinel of.
+    /// Every secret of which the bay ever had a sentinel.
     pub(crate) fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.own.keys().chain(self.inherited.keys()).cloned().collect();
         names.sort();
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_fork_honours_its_ancestors_sentinels_and_has_its_own() {
-        let mut parent = Book::default();
+        let mut parent = BaySentinels::default();
         let (first, second) = (BayId::generate(), BayId::generate());
         assert!(parent.add("TOKEN", "ghp_0123456789abcdefABCDEF0123456789abcd").unwrap());
         assert!(

@@ -1,4 +1,4 @@
-//! What answers are scrubbed of, whichever bay asks: every value that there is, and those that there were.
+//! Values that are scrubbed from answers, whichever bay sends the request: every present value, and former values.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -10,12 +10,12 @@ use bay_types::secret::SecretText;
 use bay_types::{BayId, CoreError};
 use secrecy::SecretString;
 
-use super::former::Former;
+use super::former_values::Former;
 use super::{DIR, Secret, Vault, stored};
 use crate::keyring::Keyring;
 
 impl Secret {
-    /// The hosts that it is for, with those that rules of policies made its own.
+    /// The hosts of the former value, with those that rules of policies added.
     pub(crate) fn hosts(&self, former: &Former) -> Vec<String> {
         let mut hosts: Vec<String> = Vec::new();
         for named in &self.named {
@@ -35,7 +35,7 @@ impl Vault {
         self.former.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has answers of a secret's hosts scrubbed of its value also when it is no secret any more.
+    /// Keeps scrubbing a secret's value from answers of its hosts after the secret is gone.
     pub(crate) fn remember(&self, secret: &Secret) -> Result<(), CoreError> {
         let mut former = self.former();
         let hosts = secret.hosts(&former);
@@ -43,7 +43,7 @@ impl Vault {
         former.remember(&secret.kept.name, &secret.value, hosts, place)
     }
 
-    /// Remembers what a secret was, if another value or fewer hosts take its place.
+    /// Remembers the former value of a secret if it gets another value or fewer hosts.
     pub(crate) fn remember_before(&self, after: &Secret) -> Result<(), CoreError> {
         let before = self.secrets().get(&after.kept.name).cloned();
         let Some(before) = before else { return Ok(()) };
@@ -55,7 +55,7 @@ impl Vault {
         if fewer || before.kept.value != after.kept.value { self.remember(&before) } else { Ok(()) }
     }
 
-    /// Takes note of hosts that rules of a bay's policy make a secret's: answers of them are scrubbed for every bay.
+    /// Notes hosts that rules of a bay's policy add to a secret. Their answers are scrubbed for every bay.
     pub(crate) fn note_rule_hosts(
         &self,
         all: &[Arc<Secret>],
@@ -77,7 +77,7 @@ impl Vault {
         Ok(())
     }
 
-    /// Every value that there is or was, with its hosts: what a server keeps of one, it may repeat to any bay.
+    /// Every present and former value, with its hosts: a server may repeat a value that it stored to any bay.
     pub(crate) fn covered(&self, bay: BayId, held: &[Held]) -> Vec<Covered> {
         let all: Vec<Arc<Secret>> = self.secrets().values().cloned().collect();
         let former = self.former();
@@ -104,7 +104,7 @@ impl Vault {
         now.chain(before).collect()
     }
 
-    /// How often this bay was seen guessing this value; another value is guessed anew.
+    /// Counts how often this bay seems to guess this value. A new value starts a new count.
     pub(crate) fn guesses(&self, bay: BayId, name: &str, value: Option<&SecretText>) -> Arc<Guesses> {
         let mut all = self.guesses.lock().unwrap_or_else(PoisonError::into_inner);
         let of = all.entry((bay, name.to_owned())).or_default();
@@ -115,7 +115,7 @@ impl Vault {
     }
 }
 
-/// Has values remembered that an earlier release kept with their secret.
+/// Remembers the values that an earlier release stored with their secret.
 pub(crate) fn remember_earlier(
     former: &mut Former,
     secret: &Secret,
@@ -132,6 +132,6 @@ pub(crate) fn remember_earlier(
     if let Some(error) =
         kept.then(|| stored::write(&data_dir.join(DIR), &secret.kept, keys)).and_then(Result::err)
     {
-        tracing::error!(message = %error.message, "a secret could not be written as this release has it");
+        tracing::error!(message = %error.message, "a secret could not be stored in the form of this release");
     }
 }

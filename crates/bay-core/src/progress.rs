@@ -1,4 +1,4 @@
-//! How far long work is, for a caller that may be slow or gone: progress is dropped rather than waited for.
+//! Progress of long work, for a caller that may be slow or gone. Progress is dropped rather than waited for.
 
 use std::time::{Duration, Instant};
 
@@ -7,28 +7,28 @@ use tokio::sync::mpsc;
 
 /// Values on their way to the caller.
 pub(crate) const IN_FLIGHT: usize = 64;
-/// The same stage is reported at most this often.
-pub(crate) const TELL_EVERY: Duration = Duration::from_millis(50);
+/// The shortest interval between two reports of the same stage.
+pub(crate) const REPORT_EVERY: Duration = Duration::from_millis(50);
 
-/// Tells a caller how far the work is.
+/// Reports the progress of work to its caller.
 #[derive(Debug)]
-pub struct Teller {
+pub struct ProgressReporter {
     to: mpsc::Sender<Progress>,
     stage: String,
     told: Option<Instant>,
 }
 
-impl Teller {
-    /// A teller, and where its caller reads.
+impl ProgressReporter {
+    /// A reporter, and the channel that its caller reads.
     pub fn new() -> (Self, mpsc::Receiver<Progress>) {
         let (to, from) = mpsc::channel(IN_FLIGHT);
         (Self { to, stage: String::new(), told: None }, from)
     }
 
-    /// Cheap enough to be called for every file.
+    /// Reports progress. Cheap enough to be called for every file.
     pub fn progress(&mut self, progress: Progress) {
         let new_stage = progress.stage != self.stage;
-        if !new_stage && self.told.is_some_and(|at| at.elapsed() < TELL_EVERY) {
+        if !new_stage && self.told.is_some_and(|at| at.elapsed() < REPORT_EVERY) {
             return;
         }
         if new_stage {
@@ -38,8 +38,8 @@ impl Teller {
         let _ = self.to.try_send(progress);
     }
 
-    /// Whether anybody still listens. Most work goes to its end all the same.
-    pub fn is_heard(&self) -> bool {
+    /// Whether the caller still reads. Most work continues in any case.
+    pub fn has_reader(&self) -> bool {
         !self.to.is_closed()
     }
 

@@ -1,4 +1,4 @@
-//! What a policy says: to a request that is not sent, to whoever looks it over, and if it were another.
+//! What a policy decides: on a request that is not sent, for a person who checks it, and with another layer.
 
 use std::sync::Arc;
 
@@ -15,19 +15,20 @@ use bay_types::policy::{
 use jiff::Timestamp;
 
 use super::set::{self, Prepared};
-use super::{recall, view};
+use super::{recorded_decisions, view};
 use crate::background::blocking;
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
 use crate::policies::compile;
 use crate::registry::BayHandle;
 
-/// Requests of the past that are decided anew for a comparison.
+/// The most recorded requests that a comparison decides again.
 const MAX_COMPARED: u32 = 1000;
-/// Changed decisions that one answer tells.
+/// The most changed decisions in one answer.
 const MAX_CHANGED: usize = 200;
 
-/// Decides on a request as a person writes it, and says why. One that is never sent is explained too.
+/// Decides on a request as a person writes it, with an explanation. A request that can never be sent is explained
+/// too.
 pub(super) fn decided(policy: &CompiledPolicy, line: &str, now: Timestamp) -> Result<Explained, CoreError> {
     match CanonicalRequest::from_line(line) {
         Ok(request) => {
@@ -45,7 +46,7 @@ pub(super) fn decided(policy: &CompiledPolicy, line: &str, now: Timestamp) -> Re
 
 pub(crate) async fn check(daemon: &Daemon, handle: &BayHandle, line: &str) -> Result<Explained, CoreError> {
     if line.len() > MAX_REQUEST_BYTES {
-        // Says how much is read.
+        // The error has the longest length that is read.
         return set::request(line).map(|_| Explained::default());
     }
     let effective = super::effective_with_origins(daemon, handle).await;
@@ -54,7 +55,7 @@ pub(crate) async fn check(daemon: &Daemon, handle: &BayHandle, line: &str) -> Re
 
 pub(crate) async fn lint(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<Finding>, CoreError> {
     let policy = Arc::clone(&super::effective_with_origins(daemon, handle).await.policy);
-    blocking(move || view::reworded(&look_over(&policy, Timestamp::now()))).await
+    blocking(move || view::converted(&look_over(&policy, Timestamp::now()))).await
 }
 
 /// What would change if the bay's own layer were this one.
@@ -65,7 +66,7 @@ pub(crate) async fn diff(
 ) -> Result<PolicyChange, CoreError> {
     let before = Arc::clone(&super::effective_with_origins(daemon, handle).await.policy);
     let Prepared { layer, .. } = set::prepare(Layer::Bay, given, compile::project(&handle.row())).await?;
-    let requests = recall::requests(daemon, handle, MAX_COMPARED).await?;
+    let requests = recorded_decisions::requests(daemon, handle, MAX_COMPARED).await?;
     blocking(move || Ok(change(&before, layer, &requests))).await
 }
 
@@ -85,7 +86,7 @@ fn with_layer(before: &CompiledPolicy, mut bay: LayerPolicy) -> CompiledPolicy {
         match layer.layer {
             Layer::Host => layers.host = Some(layer.clone()),
             Layer::Project => layers.project = Some(layer.clone()),
-            // What was granted meanwhile is not a part of the file.
+            // Grants are not part of the file, so the new layer gets them too.
             Layer::Bay => bay.grants.extend(layer.grants.iter().cloned()),
         }
     }

@@ -1,11 +1,11 @@
-//! Decisions on record: why they were so, and what can be learned from them.
+//! Recorded decisions: why they were made, and what can be learned from them.
 //!
 //! | event            | body that is read                                                                       |
 //! |------------------|-----------------------------------------------------------------------------------------|
 //! | `egress.decided` | `request` (one line), `outcome`, `explanation`, `by`                                     |
 //! | `egress.refused` | `what`, `host`, `port`, `why`, `by`: there was no request to decide on                   |
 //!
-//! Much of it was said by a bay: it is bounded, made harmless, and never more than a text to read.
+//! A bay chose much of their text. It is bounded and made harmless, and only shown.
 
 use std::collections::HashSet;
 
@@ -18,20 +18,20 @@ use bay_types::{Action, CoreError, ErrorCode, ExecId, Hint};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::ask;
+use super::evaluate;
 use crate::background::blocking;
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
-/// Refusals that can be learned from at once, the newest.
+/// The most refusals that are learned from at once, the newest ones.
 const MAX_REFUSALS: u32 = 10_000;
-/// Requests that cannot be learned from, of which an answer tells.
+/// The most requests in an answer that cannot be learned from.
 const MAX_NOT_LEARNED: usize = 200;
-/// Longest rule, in characters, that is shown from a record.
+/// The longest rule, in characters, that is shown from the record.
 const MAX_TOML: usize = 4096;
 
-/// A decision on record.
+/// A recorded decision.
 enum Recorded {
     Decided(EgressDecided),
     Refused(EgressRefused),
@@ -40,7 +40,7 @@ enum Recorded {
 impl Recorded {
     fn of(event: &Event) -> Option<Self> {
         let read = match event.read() {
-            // A body of no known shape is a decision of which nothing more is known.
+            // Of a body of unknown shape, only the kind of the decision is known.
             EventBody::Other(other) => EventBody::read(&other.kind, &Value::Object(Map::new())),
             known => known,
         };
@@ -51,15 +51,15 @@ impl Recorded {
         }
     }
 
-    /// The request, if there is one that can be read.
+    /// The request, if there is one that can be parsed.
     fn request(&self) -> Option<CanonicalRequest> {
-        // One that is kept in part is another request.
+        // If only a part of it is recorded, it would be another request.
         let whole = |line: &&str| line.len() <= MAX_REQUEST_BYTES && !line.contains('…');
         let Self::Decided(decided) = self else { return None };
         CanonicalRequest::from_line(Some(decided.request.as_str()).filter(whole)?).ok()
     }
 
-    /// Where a connection went to of which no request is known.
+    /// Where a connection without a known request went to.
     fn destination(&self) -> Option<(String, u16)> {
         let (host, port) = match self {
             Self::Decided(decided) => (&decided.host, decided.port),
@@ -68,7 +68,7 @@ impl Recorded {
         Some((plain_text(host), port)).filter(|(host, _)| !host.is_empty())
     }
 
-    /// It in one line.
+    /// The request in one line.
     fn line(&self) -> String {
         match (self.request(), self.destination(), self) {
             (Some(request), _, _) => request.to_string(),
@@ -88,7 +88,7 @@ impl Recorded {
     }
 }
 
-/// Everything that a terminal would obey is taken out of the strings of a body; rules keep their lines.
+/// Removes everything from the strings of a body that controls a terminal. Rules keep their line breaks.
 fn harmless(value: &mut Value, key: &str) {
     match value {
         Value::String(text) if key == "toml" => {
@@ -125,7 +125,7 @@ pub(crate) async fn explain(daemon: &Daemon, handle: &BayHandle, id: u64) -> Res
         None => None,
         Some(request) => {
             let effective = super::effective_with_origins(daemon, handle).await;
-            Some(ask::decided(&effective.policy, &request.to_string(), Timestamp::now())?)
+            Some(evaluate::decided(&effective.policy, &request.to_string(), Timestamp::now())?)
         }
     };
     let (then, outcome, reason) = match &recorded {
@@ -164,7 +164,7 @@ fn of_connection(what: Option<Refusal>) -> &'static str {
     }
 }
 
-/// Requests on record, each once, the newest first.
+/// Recorded requests, each once, the newest first.
 pub(super) async fn requests(
     daemon: &Daemon,
     handle: &BayHandle,
@@ -180,7 +180,7 @@ pub(super) async fn requests(
     Ok(requests.filter(|request| seen.insert(request.to_string())).collect())
 }
 
-/// The narrowest rules for the bay's own layer that would have allowed what was refused.
+/// The narrowest rules for the bay's own layer that would have allowed the refused requests.
 pub(crate) async fn learn(daemon: &Daemon, handle: &BayHandle) -> Result<Lesson, CoreError> {
     let events = daemon
         .store
@@ -228,7 +228,7 @@ pub(crate) async fn learn(daemon: &Daemon, handle: &BayHandle) -> Result<Lesson,
     .await
 }
 
-/// The request that was refused, or why there is none to learn from.
+/// The refused request, or why nothing can be learned from it.
 fn learnable(recorded: &Recorded) -> Result<CanonicalRequest, NotLearned> {
     let refused = match recorded {
         Recorded::Decided(decided) => {
@@ -239,7 +239,7 @@ fn learnable(recorded: &Recorded) -> Result<CanonicalRequest, NotLearned> {
                 };
                 NotLearned { request, why: why.to_owned() }
             };
-            // A rule must not say what a person did not.
+            // A person did not allow it. A rule must not allow it instead.
             if decided.asked {
                 return Err(not("a person was asked about it, and it was not allowed"));
             }
