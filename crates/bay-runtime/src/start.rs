@@ -12,7 +12,9 @@ use bay_types::runtime::{ID_RANGE, RuntimeRecord, RuntimeSpec};
 use rustix::fs::{CWD, Mode, OFlags, Uid, openat};
 use rustix::mount::mount_bind;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpriority_process, kill_process, setpriority_process, waitpid,
+};
 use rustix::thread::{
     CapabilitiesSecureBits, LinkNameSpaceType, move_into_link_name_space, set_capabilities_secure_bits,
     set_thread_res_uid,
@@ -28,6 +30,8 @@ use crate::{mounts, network, run_directory, seccomp_filter};
 pub const STEPS: [&str; 8] =
     ["clear", "cgroups", "gateway", "user-ns", "mounts", "clone", "network", "release"];
 
+/// The niceness of a process that nobody gave another one.
+const ORDINARY_NICE: i32 = 0;
 /// If the host runs out of memory, the kernel should kill processes of a bay before the daemon and the host's services.
 /// Because the helper writes this value with the host's rights, processes in the bay cannot set a lower one.
 const OOM_SCORE_ADJ: &str = "500";
@@ -203,6 +207,10 @@ fn clone_pid_1(
 ) -> ! {
     // Best effort: without it, the kernel chooses freely what it kills.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
+    // A daemon that runs ahead of other processes must not have its bays do so.
+    if getpriority_process(None).is_ok_and(|nice| nice < ORDINARY_NICE) {
+        let _ = setpriority_process(None, ORDINARY_NICE);
+    }
     let cloned = groups
         .join_v1(&spec.place.cgroup)
         .and_then(|()| groups.take_affinity(&spec.place.cgroup, spec.limits.cpus, placing(spec).turn))

@@ -13,6 +13,7 @@ use bay_tests::suite::Scratch;
 use bay_tests::{CliRun, Daemon, Repository, SMALL, image, until};
 use bay_types::ErrorCode;
 use bay_types::bay::State;
+use rustix::process::{Pid, setpriority_process};
 use serde_json::{Value, json};
 
 /// Longest time in which an uninvolved bay must answer while another one misbehaves.
@@ -227,6 +228,18 @@ print(done)
     // If the host's memory runs out, the kernel kills processes of bays first.
     let score: i32 = daemon.sh("b", "cat /proc/self/oom_score_adj").ok().text().parse().unwrap();
     assert!(score > 0, "oom_score_adj is {score}");
+}
+
+#[test]
+fn a_daemon_with_a_high_priority_does_not_pass_it_on_to_its_bays() {
+    let daemon = Daemon::start();
+    for thread in fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap() {
+        let thread: i32 = thread.unwrap().file_name().to_str().unwrap().parse().unwrap();
+        setpriority_process(Pid::from_raw(thread), -5).unwrap();
+    }
+    daemon.empty_bay("b");
+    let nice = daemon.sh("b", "cut -d ' ' -f 19 /proc/self/stat").ok().text();
+    assert_eq!(nice, "0");
 }
 
 #[test]
