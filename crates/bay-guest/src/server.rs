@@ -104,7 +104,7 @@ pub(crate) async fn serve(config: Config, listener: StdListener) -> io::Result<(
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
     let started_at = execs.context.started_at;
-    let services = Services::open(&execs.context, &execs.reaper).map(Arc::new).map_err(|error| {
+    let services = Services::open(&execs).map(Arc::new).map_err(|error| {
         log.line("services.refused", format_args!("error={error}"));
         error.to_string()
     });

@@ -358,6 +358,12 @@ impl ServiceState {
         matches!(self, Self::Ready | Self::Done)
     }
 
+    /// Whether the record has the moment in which it reaches this state. The other states are on the way to one of these.
+    #[must_use]
+    pub fn is_recorded(self) -> bool {
+        !matches!(self, Self::Waiting | Self::Starting | Self::Stopping)
+    }
+
     /// Whether it stays in this state until somebody acts.
     #[must_use]
     pub fn is_stuck(self) -> bool {

@@ -174,6 +174,21 @@ fn a_service_that_ends_is_started_again_and_one_that_keeps_ending_is_in_a_crash_
     // A corrected definition fixes it.
     let _mended = add(&daemon, "bad", &[], "echo better; exec sleep 1012").ok();
     assert_eq!(service(&daemon, "bad")["state"], "ready");
+    // The record has each state that a service stayed in, as the guest reported it.
+    let reached = |name: &str| -> Vec<String> {
+        let text = daemon.bay(&["timeline", "b", "--json"]).ok().text();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let of_it = lines
+            .iter()
+            .filter(|line| line["kind"] == "service.reached" && line["details"]["service"] == name);
+        of_it.map(|line| line["details"]["state"].as_str().unwrap().to_owned()).collect()
+    };
+    until("the last state is on record", || (reached("bad").last()? == "ready").then_some(()));
+    assert_eq!(reached("web"), ["ready", "backing-off", "ready"]);
+    let ends = ["backing-off", "backing-off", "backing-off", "backing-off", "crash-loop"];
+    assert_eq!(reached("bad")[..5], ends);
+    let timeline = daemon.bay(&["timeline", "b"]).ok().text();
+    assert!(timeline.contains("service bad is crash-loop: ") && timeline.contains("code 9"), "{timeline}");
 }
 
 #[test]

@@ -25,10 +25,11 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bay_types::guest::GuestEvent;
 use bay_types::service::{MAX_SERVICES, ServiceName, ServiceSpec, ServiceState, ServiceVerb, ServiceView};
 use bay_types::{ApiError, ErrorCode, ExecId};
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::time::Instant;
 
 mod dependencies;
@@ -48,7 +49,7 @@ use state_machine::{Event, Moment};
 use store::Record;
 use table::{All, Service, Slot, rules};
 
-use crate::execs::{Bounds, ExecContext, Execs, Reaper};
+use crate::execs::{Bounds, Execs};
 use crate::spool;
 
 /// Output kept of one run, and the size of the segments in which its beginning is dropped.
@@ -63,6 +64,8 @@ const MAX_CHECKS: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Services {
     execs: Arc<Execs>,
+    /// What the daemon gets to know, if one is connected.
+    reports: broadcast::Sender<GuestEvent>,
     all: Mutex<All>,
     /// Counts changes, for followers.
     changed: watch::Sender<u64>,
@@ -80,17 +83,18 @@ impl Services {
         self.execs.mark_services();
     }
 
-    /// The services of a bay; none is loaded yet. `context` is that of the bay's execs.
-    pub(crate) fn open(context: &ExecContext, reaper: &Arc<Reaper>) -> io::Result<Self> {
+    /// The services of the bay that has these execs; none is loaded yet.
+    pub(crate) fn open(of_bay: &Execs) -> io::Result<Self> {
         let bounds = Bounds {
             output: spool::Bounds { exec_bytes: RUN_BYTES, segment_bytes: RUN_SEGMENT_BYTES },
             // This module bounds the output of each service itself.
             finished_execs: usize::MAX,
             finished_bytes: u64::MAX,
         };
-        let context = context.for_services(store::directory(context.state.as_fd())?, bounds)?;
+        let context = of_bay.context.for_services(store::directory(of_bay.context.state.as_fd())?, bounds)?;
         Ok(Self {
-            execs: Arc::new(Execs::new(context, Arc::clone(reaper))),
+            execs: Arc::new(Execs::new(context, Arc::clone(&of_bay.reaper))),
+            reports: of_bay.events.clone(),
             all: Mutex::default(),
             changed: watch::Sender::new(0),
             loaded: watch::Sender::new(false),

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use bay_types::ExecId;
 use bay_types::exec::ExecSpec;
+use bay_types::guest::GuestEvent;
+use bay_types::inside::InsideChange;
 use bay_types::service::{KEPT_RUNS, ServiceName, ServiceRun, ServiceSpec, ServiceState};
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -103,6 +105,16 @@ impl Services {
             }
             service.since = Timestamp::now();
             service.retry_at = service.machine.retry_at().and_then(|at| self.at(at));
+            if state != before && state.is_recorded() {
+                let change = InsideChange::ServiceReached {
+                    service: name.clone(),
+                    state,
+                    reason: health::clip(service.machine.reason()),
+                    restarts: service.machine.restarts(),
+                };
+                // Nobody receives it while no daemon is connected.
+                let _ = self.reports.send(GuestEvent::Changed { change });
+            }
             if leaves {
                 let old: Vec<ExecId> = service.runs.iter().map(|run| run.exec).collect();
                 all.slots.remove(&name);

@@ -1,7 +1,7 @@
 use super::Field;
 use super::area::area;
 use crate::id::ApprovalId;
-use crate::service::{Restart, ServiceName};
+use crate::service::{Restart, ServiceName, ServiceState};
 
 area! {
     /// Services of a bay: what was asked of its guest, which owns them.
@@ -63,6 +63,20 @@ area! {
         /// The service.
         service: Field<ServiceName>,
         /// Who asked.
+        by: String,
+    }
+
+    /// A service reached another state. It is the guest's account.
+    Reached(ServiceReached) = "service.reached" {
+        /// The service.
+        service: Field<ServiceName>,
+        /// The state.
+        state: Field<ServiceState>,
+        /// Why it is in that state.
+        reason: String,
+        /// How often it was started again after it had ended by itself, since the bay started.
+        restarts: u64,
+        /// The bay itself.
         by: String,
     }
 

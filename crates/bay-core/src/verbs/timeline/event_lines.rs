@@ -316,6 +316,10 @@ fn service(event: &ServiceEvent) -> String {
         ServiceEvent::Start(start) => asked(&start.service, "start", &start.by),
         ServiceEvent::Stop(stop) => asked(&stop.service, "stop", &stop.by),
         ServiceEvent::Restart(restart) => asked(&restart.service, "restart", &restart.by),
+        ServiceEvent::Reached(reached) => {
+            let (service, state) = (shown(&reached.service), shown(&reached.state));
+            format!("service {service} is {state}{}", after(": ", &reached.reason))
+        }
         ServiceEvent::Remove(remove) => asked(&remove.service, "removal", &remove.by),
     }
 }
