@@ -48,6 +48,9 @@ pub(crate) trait OpenEgress: fmt::Debug + Send + Sync {
     /// it ended.
     fn exec_began(&self);
 
+    /// Waits until gateway and guest have the secrets of this change, or a later one.
+    async fn secrets_delivered(&self, change: u64);
+
     /// Waits until open requests are answered, for at most this time.
     async fn finish(&self, within: Duration);
 

@@ -58,6 +58,8 @@ pub(crate) struct BayEgress {
     gateway: Gateway,
     decider: Arc<BayDecider>,
     counters: Box<dyn EgressCounters>,
+    /// The last change of secrets that the gateway and the guest have.
+    secrets_delivered: watch::Sender<u64>,
     /// Tasks that end with the egress.
     serving: Mutex<JoinSet<()>>,
 }
@@ -118,7 +120,13 @@ impl BayEgress {
         }
         serving.spawn(async move { recorder.record_sums().await });
         serving.spawn(decider.callers.clone().note_execs());
-        let open = Arc::new(Self { gateway, decider, counters, serving: Mutex::new(serving) });
+        let open = Arc::new(Self {
+            gateway,
+            decider,
+            counters,
+            secrets_delivered: watch::Sender::new(0),
+            serving: Mutex::new(serving),
+        });
         let following = follow(Arc::clone(daemon), Arc::clone(handle), Arc::downgrade(&open), changes);
         open.serving.lock().unwrap_or_else(PoisonError::into_inner).spawn(following);
         Ok(open)
@@ -152,6 +160,11 @@ impl OpenEgress for BayEgress {
 
     fn exec_began(&self) {
         self.decider.callers.began();
+    }
+
+    async fn secrets_delivered(&self, change: u64) {
+        // The sender lives as long as `self`, so this cannot fail.
+        let _ = self.secrets_delivered.subscribe().wait_for(|delivered| *delivered >= change).await;
     }
 
     async fn finish(&self, within: Duration) {
@@ -205,17 +218,20 @@ async fn follow(
                 unsent = true;
             }
             () = tokio::time::sleep(TELL_AGAIN), if unsent => {
-                unsent = !send_sentinels(&daemon, &handle).await;
+                let change = *secrets.borrow();
+                unsent = !send_sentinels(&daemon, &handle, &open, change).await;
                 continue;
             }
         }
+        let change = *secrets.borrow();
         let policy = policy::effective(&daemon, &handle).await;
-        let secrets = secrets_of(&daemon, &handle.row(), &policy);
-        let Some(open) = open.upgrade() else { return };
-        open.set(policy, secrets);
-        drop(open);
+        let usable = secrets_of(&daemon, &handle.row(), &policy);
+        match open.upgrade() {
+            Some(open) => open.set(policy, usable),
+            None => return,
+        }
         if unsent {
-            unsent = !send_sentinels(&daemon, &handle).await;
+            unsent = !send_sentinels(&daemon, &handle, &open, change).await;
         }
     }
 }
@@ -229,8 +245,9 @@ fn until_next_end(policy: &CompiledPolicy) -> Duration {
     left.map_or(LOOK_AT_ENDS, |left| left.min(LOOK_AT_ENDS))
 }
 
-/// Makes the guest put sentinels where tools look for them. Returns whether it did.
-async fn send_sentinels(daemon: &Daemon, handle: &BayHandle) -> bool {
+/// Makes the guest put sentinels where tools look for them. Returns whether it did. They are at least those of this
+/// change.
+async fn send_sentinels(daemon: &Daemon, handle: &BayHandle, open: &Weak<BayEgress>, change: u64) -> bool {
     let delivered = match daemon.secrets.delivered(&handle.row()) {
         Ok(delivered) => delivered,
         // Without the key there are no sentinels to add or remove.
@@ -240,8 +257,12 @@ async fn send_sentinels(daemon: &Daemon, handle: &BayHandle) -> bool {
     let told = handle.guest.bytes(Method::PUT, "/v1/secrets", body.into(), TOLD_WITHIN).await;
     if let Err(error) = &told {
         tracing::debug!(bay = %handle.name, message = %error.message, "a bay was not told its sentinels");
+        return false;
     }
-    told.is_ok()
+    if let Some(open) = open.upgrade() {
+        open.secrets_delivered.send_replace(change);
+    }
+    true
 }
 
 fn closed(why: &str) -> CoreError {

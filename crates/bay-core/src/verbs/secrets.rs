@@ -1,12 +1,15 @@
 //! Setting, rotating and removing secrets, each with its event. No event has a value in it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bay_store::Draft;
+use bay_types::bay::State;
 use bay_types::event::{self, EventBody};
 use bay_types::principal::Principal;
 use bay_types::secret::{SecretRotate, SecretSet, SecretSource, SecretText, SecretView};
 use bay_types::{Action, CoreError, ErrorCode, Hint};
+use futures_util::future::join_all;
 use jiff::Timestamp;
 
 use crate::authorize::{Verb, authorize};
@@ -19,6 +22,9 @@ use crate::secrets::{Refreshed, stored, strength, text};
 
 /// The shortest and the longest interval at which a command may be run, in seconds.
 const REFRESH_S: std::ops::RangeInclusive<u64> = 10..=30 * 24 * 3600;
+
+/// How long a verb waits for running bays to have a new secret.
+const DELIVERED_WITHIN: Duration = Duration::from_secs(3);
 
 async fn record(daemon: &Daemon, event: impl Into<EventBody>) -> Result<(), CoreError> {
     let seq = daemon.store.event_append(None, &Draft::of(event)).await.map_err(|e| e.to_api())?;
@@ -76,7 +82,13 @@ pub async fn set(
     wanted: SecretSet,
 ) -> Result<SecretView, CoreError> {
     daemon.permit(who, Verb::SecretSet)?;
-    to_the_end(set_secret(Arc::clone(daemon), name, wanted, *who)).await
+    let (daemon, who) = (Arc::clone(daemon), *who);
+    to_the_end(async move {
+        let view = set_secret(Arc::clone(&daemon), name, wanted, who).await?;
+        delivered(&daemon).await;
+        Ok(view)
+    })
+    .await
 }
 
 /// Gives a secret another value, from its next use on.
@@ -175,6 +187,17 @@ async fn set_secret(
     record(&daemon, event).await?;
     let secret = vault.keep(kept).await.map_err(|why| unwritten(&name, &why))?;
     Ok(secret.view())
+}
+
+/// Waits until running bays have the present secrets, so that a command that starts next finds them. A bay that does not
+/// answer in time gets them later.
+async fn delivered(daemon: &Daemon) {
+    let change = *daemon.secrets.subscribe().borrow();
+    let handles = daemon.bays.list();
+    let running = handles.iter().filter(|handle| handle.row().state == State::Running);
+    let open: Vec<_> = running.filter_map(|handle| handle.egress()).collect();
+    let all = join_all(open.iter().map(|egress| egress.secrets_delivered(change)));
+    let _ = tokio::time::timeout(DELIVERED_WITHIN, all).await;
 }
 
 fn unwritten(name: &str, why: &str) -> CoreError {
