@@ -192,22 +192,6 @@ fn every_decision_is_one_short_page_of_the_index() {
     }
 }
 
-#[test]
-fn every_kind_of_event_that_the_timeline_page_names_exists() {
-    let events = fs::read_to_string(root().join("crates/bay-types/EVENTS.md")).unwrap();
-    let page = fs::read_to_string(root().join("docs/timeline.md")).unwrap();
-    let rows = table(&page, "| kinds |");
-    let kinds: Vec<&str> = rows.iter().flat_map(|row| quoted(&row[0])).collect();
-    assert!(kinds.len() > 40, "docs/timeline.md names {} kinds", kinds.len());
-    for kind in kinds {
-        let heading = format!("### `{kind}`");
-        assert!(
-            events.lines().any(|line| line == heading),
-            "docs/timeline.md names {kind}, which is no event"
-        );
-    }
-}
-
 /// The help of each verb in the reference of the command line, by the verb's full name.
 fn help_by_verb() -> BTreeMap<String, String> {
     let reference = fs::read_to_string(root().join("docs/cli.md")).unwrap();
