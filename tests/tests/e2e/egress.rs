@@ -68,7 +68,7 @@ fn every_request_is_shown_with_its_end_its_rule_and_its_sender() {
 
     let timeline = lab.daemon.bay(&["timeline", "b"]).ok().text();
     assert!(timeline.contains("/open/door answered 200") && timeline.contains("/shut refused"), "{timeline}");
-    assert!(!timeline.contains("looked-up") && !timeline.contains("let out"), "{timeline}");
+    assert!(!timeline.contains("looked-up") && !timeline.contains("/open/door allowed"), "{timeline}");
     let shown = lab.daemon.bay(&["show", "b"]).ok().text();
     assert!(shown.contains("b.toml (bay)") && shown.contains("open"), "{shown}");
     let metrics = lab.daemon.rest("GET", "/metrics", &Value::Null).body;

@@ -49,7 +49,7 @@ use record::Recorder;
 
 /// How long a guest may take to put sentinels into their places, and the wait before the next attempt.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
-const TELL_AGAIN: Duration = Duration::from_secs(3);
+const TELL_AGAIN: Duration = Duration::from_millis(500);
 /// The longest interval between two checks whether a rule or a grant has ended.
 const LOOK_AT_ENDS: Duration = Duration::from_secs(60);
 
@@ -173,6 +173,8 @@ impl OpenEgress for BayEgress {
 
     async fn close(&self) {
         self.serving.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+        // Nobody is to wait for a bay that ended.
+        self.secrets_delivered.send_replace(u64::MAX);
         self.decider.recorder.turn(true).await;
         if let Err(error) = self.decider.names.sync() {
             tracing::warn!(%error, "names and their addresses could not be flushed");
@@ -217,11 +219,7 @@ async fn follow(
                 }
                 unsent = true;
             }
-            () = tokio::time::sleep(TELL_AGAIN), if unsent => {
-                let change = *secrets.borrow();
-                unsent = !send_sentinels(&daemon, &handle, &open, change).await;
-                continue;
-            }
+            () = tokio::time::sleep(TELL_AGAIN), if unsent => {}
         }
         let change = *secrets.borrow();
         let policy = policy::effective(&daemon, &handle).await;
@@ -251,7 +249,10 @@ async fn send_sentinels(daemon: &Daemon, handle: &BayHandle, open: &Weak<BayEgre
     let delivered = match daemon.secrets.delivered(&handle.row()) {
         Ok(delivered) => delivered,
         // Without the key there are no sentinels to add or remove.
-        Err(_) => return true,
+        Err(_) => {
+            publish(open, change);
+            return true;
+        }
     };
     let body = serde_json::to_vec(&delivered).unwrap_or_default();
     let told = handle.guest.bytes(Method::PUT, "/v1/secrets", body.into(), TOLD_WITHIN).await;
@@ -259,10 +260,14 @@ async fn send_sentinels(daemon: &Daemon, handle: &BayHandle, open: &Weak<BayEgre
         tracing::debug!(bay = %handle.name, message = %error.message, "a bay was not told its sentinels");
         return false;
     }
+    publish(open, change);
+    true
+}
+
+fn publish(open: &Weak<BayEgress>, change: u64) {
     if let Some(open) = open.upgrade() {
         open.secrets_delivered.send_replace(change);
     }
-    true
 }
 
 fn closed(why: &str) -> CoreError {
