@@ -35,7 +35,7 @@ const AT_ONCE: usize = 8;
 const IN_ORDER_WITHIN: Duration = Duration::from_secs(3);
 
 /// Why a checkpoint failed that an earlier daemon did not finish.
-const CUT_SHORT: &str = "the daemon ended before it was complete";
+const CUT_SHORT: &str = "the daemon ended before its end was recorded";
 
 /// Adopts all bays and starts their reconcilers.
 pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), CoreError> {
@@ -44,7 +44,7 @@ pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), CoreError> {
     let recorded: HashSet<BayId> =
         rows.iter().filter(|row| row.runtime.is_some()).map(|row| row.id).collect();
 
-    end_checkpoints(daemon).await?;
+    end_checkpoints(daemon).await;
     sweep_runtimes(daemon, &recorded).await;
     // Read once: the helper that captures memory for the earlier daemon may end, and remove its images, at any
     // moment.
@@ -70,15 +70,23 @@ pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), CoreError> {
 }
 
 /// Records the failure of checkpoints that an earlier daemon began and did not finish. After that, the record has an
-/// end for each, so the next daemon does not find them again.
-async fn end_checkpoints(daemon: &Daemon) -> Result<(), CoreError> {
-    for begun in daemon.store.checkpoints_unfinished().await.map_err(|e| e.to_api())? {
+/// end for each, so the next daemon does not find them again. What cannot be written now is found by the next daemon.
+async fn end_checkpoints(daemon: &Daemon) {
+    let unfinished = match daemon.store.checkpoints_unfinished().await {
+        Ok(unfinished) => unfinished,
+        Err(error) => {
+            tracing::error!(%error, "unfinished checkpoints could not be looked up");
+            return;
+        }
+    };
+    for begun in unfinished {
         let EventBody::Checkpoint(CheckpointEvent::Asked(asked)) = begun.read() else { continue };
         let failed =
             Draft::of(CheckpointFailed { name: asked.name, why: CUT_SHORT.to_owned(), by: asked.by });
-        daemon.store.event_append(begun.bay, &failed).await.map_err(|e| e.to_api())?;
+        if let Err(error) = daemon.store.event_append(begun.bay, &failed).await {
+            tracing::error!(%error, "the end of an unfinished checkpoint could not be recorded");
+        }
     }
-    Ok(())
 }
 
 /// Clears every runtime without a record: its bay was removed, or its start was cut short.
