@@ -12,6 +12,7 @@ use bay_store::Draft;
 use bay_text::lines::LineBuffer;
 use bay_types::bay::State;
 use bay_types::event::bay::BayProtocol;
+use bay_types::event::service::ServiceReached;
 use bay_types::guest::{GuestEvent, GuestInfo, PROTOCOL};
 use bay_types::service::ServiceSpec;
 use bytes::Bytes;
@@ -19,10 +20,10 @@ use futures_util::StreamExt;
 use http::Method;
 use tokio::sync::watch;
 
-use crate::channel::ANSWER_WITHIN;
+use crate::channel::{ANSWER_WITHIN, plain_text};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
-use crate::verbs::{execs, inside};
+use crate::verbs::{execs, inside, services};
 
 /// Longest line of the event stream: the longest definition of a service and its envelope.
 const MAX_LINE: usize = ServiceSpec::MAX_BYTES + 64 * 1024;
@@ -117,6 +118,15 @@ async fn handle_line(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, line: &[u8],
         }
         Ok(GuestEvent::Asked { id, ask }) => inside::enqueue(daemon, handle, id, ask),
         Ok(GuestEvent::Changed { change }) => inside::changed(daemon, handle, change).await,
+        Ok(GuestEvent::ServiceReached { service, state, reason, restarts }) => {
+            let reached = ServiceReached {
+                service: service.into(),
+                state: state.into(),
+                reason: plain_text(&reason),
+                restarts,
+            };
+            services::reached(daemon, handle, reached).await
+        }
         Ok(GuestEvent::Hello | GuestEvent::ExecEnded { .. }) | Err(_) => false,
     }
 }

@@ -58,6 +58,7 @@ use crate::exec::{ExecEnd, Exit};
 use crate::id::ExecId;
 use crate::inside::{About, Ask, InsideChange};
 use crate::secret::Delivered;
+use crate::service::{ServiceName, ServiceState};
 use crate::text_enum::text_enum;
 
 /// Version of this protocol. A daemon talks only to a guest of the same version. A bay with an older guest keeps
@@ -197,6 +198,14 @@ pub enum GuestEvent {
     Changed {
         #[serde(flatten)]
         change: InsideChange,
+    },
+    /// A service reached a state in which services stay for a while.
+    ServiceReached {
+        service: ServiceName,
+        state: ServiceState,
+        reason: String,
+        /// How often it was started again after it had ended by itself, since the bay started.
+        restarts: u64,
     },
 }
 

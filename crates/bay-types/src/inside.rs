@@ -30,7 +30,7 @@ use crate::diff::{DiffLine, Moment, Part};
 use crate::error::ApiError;
 use crate::id::CheckpointName;
 use crate::id::ExecId;
-use crate::service::{ServiceName, ServiceSpec, ServiceState, ServiceVerb};
+use crate::service::{ServiceName, ServiceSpec, ServiceVerb};
 use crate::text_enum::text_enum;
 
 /// Inside the bay: the guest's socket for `bay-ctl`.
@@ -150,13 +150,6 @@ pub enum InsideChange {
     },
     ServiceRemoved {
         service: ServiceName,
-    },
-    /// The guest found it in another state in which services stay for a while.
-    ServiceReached {
-        service: ServiceName,
-        state: ServiceState,
-        reason: String,
-        restarts: u64,
     },
     HoldTaken {
         until: Option<Timestamp>,

@@ -187,6 +187,10 @@ fn a_service_that_ends_is_started_again_and_one_that_keeps_ending_is_in_a_crash_
     assert_eq!(reached("web"), ["ready", "backing-off", "ready"]);
     let ends = ["backing-off", "backing-off", "backing-off", "backing-off", "crash-loop"];
     assert_eq!(reached("bad")[..5], ends);
+    // A stop of the bay is none of its services, which start with it again.
+    let (_stopped, _started) = (daemon.bay(&["stop", "b"]).ok(), daemon.bay(&["start", "b"]).ok());
+    until("web runs again", || (reached("web").len() == 4).then_some(()));
+    assert_eq!(reached("web")[3..], ["ready"]);
     let timeline = daemon.bay(&["timeline", "b"]).ok().text();
     assert!(timeline.contains("service bad is crash-loop: ") && timeline.contains("code 9"), "{timeline}");
 }

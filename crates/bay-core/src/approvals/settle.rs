@@ -1,5 +1,5 @@
-//! How a question ends: answered, expired, dropped, or its allow revoked. Each end is in the store, with its event, before
-//! anybody acts on it.
+//! How a question ends: answered, expired, dropped, or its allow revoked. Each end is on the disk, with its event, before
+//! anybody acts on it. Only the drop of the questions of a stopped bay is not waited for.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};

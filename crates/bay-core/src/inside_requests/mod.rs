@@ -24,6 +24,14 @@ pub(crate) struct InsideRequests {
     pub(crate) served: Mutex<Served>,
     pub(crate) record: RecordShare,
     pub(crate) noted: Mutex<Noted>,
+    pub(crate) service_reports: Mutex<ServiceReports>,
+}
+
+/// States of services that were recorded.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceReports {
+    pub(crate) since: Option<Instant>,
+    pub(crate) written: u32,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +58,7 @@ impl Default for InsideRequests {
             served: Mutex::default(),
             record: RecordShare::default(),
             noted: Mutex::default(),
+            service_reports: Mutex::default(),
         }
     }
 }

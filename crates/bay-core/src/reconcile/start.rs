@@ -25,7 +25,8 @@ const MAX_TROUBLES: usize = 4;
 impl Reconciler {
     pub(super) async fn start(&mut self, row: &BayRow) -> Result<(), CoreError> {
         if row.state != State::Starting {
-            // A requested start has its event already. This start follows from a loss, a restore or a resume.
+            // A requested start has its event already. This start follows from a loss, a restore, a resume or a replaced
+            // root.
             if self.why.is_empty() {
                 self.why = match row.thaw_from {
                     Some(from) => format!("resumed from {}", from.checkpoint),

@@ -304,7 +304,7 @@ async fn replace_root(
             tracing::warn!(bay = %row.name, message = %error.message, "a root is replaced without a checkpoint");
         }
     }
-    // Processes that are on disk ran on the old root.
+    // Held until the row names the image. From then on, the image counts as used.
     let making = daemon.making.read().await;
     let wanted = row.spec.image.clone();
     let newest = daemon.with_pool(move |pool| pool.image_find(&wanted)).await?;

@@ -17,7 +17,7 @@ use bay_store::Draft;
 use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, CheckpointView};
 use bay_types::diff::{DiffAsk, DiffLine};
 use bay_types::event::inside::{HoldReleased, HoldTaken, InsideLeftOut};
-use bay_types::event::service::{ServiceDefine, ServiceReached, ServiceRemove};
+use bay_types::event::service::{ServiceDefine, ServiceRemove};
 use bay_types::inside::{Answered, Ask, InsideChange, InsideDiff};
 use bay_types::principal::{INSIDE, Principal};
 use bay_types::{Action, CheckpointName, CoreError, ErrorCode};
@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use super::diff::Found;
 use super::{checkpoints, execs, policy, services};
 use crate::authorize::Verb;
-use crate::channel::{ANSWER_WITHIN, plain_text};
+use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
 use crate::inside_requests::record_share::used_up;
 use crate::inside_requests::{Noted, cost};
@@ -382,13 +382,6 @@ fn draft(change: InsideChange) -> Draft {
         }
         InsideChange::ServiceAsked { service, verb } => Draft::of(services::asked(service, verb, by)),
         InsideChange::ServiceRemoved { service } => Draft::of(ServiceRemove { service: service.into(), by }),
-        InsideChange::ServiceReached { service, state, reason, restarts } => Draft::of(ServiceReached {
-            service: service.into(),
-            state: state.into(),
-            reason: plain_text(&reason),
-            restarts,
-            by,
-        }),
         InsideChange::HoldTaken { until } => Draft::of(HoldTaken { until, by }),
         InsideChange::HoldReleased => Draft::of(HoldReleased { by }),
     }

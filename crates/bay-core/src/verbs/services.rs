@@ -1,18 +1,22 @@
-//! The verbs on services, which the guest owns. A request is recorded before it is passed on. The state of a service
-//! is not recorded, because the guest has it.
+//! The verbs on services, which the guest owns. A request is recorded before it is passed on. The guest
+//! reports the states that a service reaches, and they are recorded afterwards.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bay_store::Draft;
 use bay_types::bay::State;
 use bay_types::event::ServiceEvent;
-use bay_types::event::service::{ServiceDefine, ServiceRemove, ServiceRestart, ServiceStart, ServiceStop};
+use bay_types::event::service::{
+    ServiceDefine, ServiceReached, ServiceRemove, ServiceRestart, ServiceStart, ServiceStop,
+};
 use bay_types::principal::Principal;
 use bay_types::service::{MAX_SERVICES, ServiceName, ServiceSpec, ServiceVerb, ServiceView};
 use bay_types::{Action, CoreError, ErrorCode, Hint, HintBay};
 use bytes::Bytes;
 use http::Method;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::{command_approval, execs};
 use crate::authorize::Verb;
@@ -22,6 +26,11 @@ use crate::channel::{ANSWER_WITHIN, new_guest, plain_text};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 use crate::spool;
+
+/// How many states of a bay's services are recorded within [`STATES_WITHIN`]: a service that never settles must not fill
+/// the record.
+const STATES: u32 = 120;
+const STATES_WITHIN: Duration = Duration::from_secs(3600);
 
 /// The name in a path.
 fn name(given: &str) -> Result<ServiceName, CoreError> {
@@ -240,6 +249,29 @@ async fn set_definition(
 }
 
 /// The event of a requested verb.
+/// Records the state that a service reached, as its guest reports it. Returns whether it was recorded.
+pub(crate) async fn reached(daemon: &Daemon, handle: &BayHandle, reached: ServiceReached) -> bool {
+    if daemon.permit(&Principal::bay(handle.id), Verb::ChangeReport).is_err() {
+        return false;
+    }
+    {
+        let mut reports = handle.inside.service_reports.lock().await;
+        let now = Instant::now();
+        let since = *reports.since.get_or_insert(now);
+        if now >= since + STATES_WITHIN {
+            (reports.since, reports.written) = (Some(now), 0);
+        }
+        if reports.written >= STATES {
+            return false;
+        }
+        reports.written += 1;
+    }
+    if let Err(error) = daemon.store.event_append(Some(handle.id), &Draft::of(reached)).await {
+        tracing::warn!(bay = %handle.name, %error, "the state of a service could not be recorded");
+    }
+    true
+}
+
 pub(super) fn asked(name: ServiceName, verb: ServiceVerb, by: String) -> ServiceEvent {
     let service = name.into();
     match verb {

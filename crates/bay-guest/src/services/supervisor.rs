@@ -8,7 +8,6 @@ use std::time::Duration;
 use bay_types::ExecId;
 use bay_types::exec::ExecSpec;
 use bay_types::guest::GuestEvent;
-use bay_types::inside::InsideChange;
 use bay_types::service::{KEPT_RUNS, ServiceName, ServiceRun, ServiceSpec, ServiceState};
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -85,7 +84,7 @@ impl Services {
         let mut queue = VecDeque::from([(name.clone(), event)]);
         while let Some((name, event)) = queue.pop_front() {
             let Some(met) = all.get(&name).map(|service| all.needs_met(service)) else { continue };
-            let now = self.now();
+            let (now, closing) = (self.now(), all.closing);
             let Some(service) = all.get_mut(&name) else { continue };
             let before = service.machine.state();
             for event in [Event::Needs(met), event] {
@@ -105,15 +104,15 @@ impl Services {
             }
             service.since = Timestamp::now();
             service.retry_at = service.machine.retry_at().and_then(|at| self.at(at));
-            if state != before && state.is_recorded() {
-                let change = InsideChange::ServiceReached {
+            // A stop of the whole bay, or a removal, is recorded as such.
+            if state != before && state.is_recorded() && !closing && !leaves {
+                // Nobody receives it while no daemon is connected.
+                let _ = self.reports.send(GuestEvent::ServiceReached {
                     service: name.clone(),
                     state,
                     reason: health::clip(service.machine.reason()),
                     restarts: service.machine.restarts(),
-                };
-                // Nobody receives it while no daemon is connected.
-                let _ = self.reports.send(GuestEvent::Changed { change });
+                });
             }
             if leaves {
                 let old: Vec<ExecId> = service.runs.iter().map(|run| run.exec).collect();

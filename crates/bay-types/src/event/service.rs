@@ -76,8 +76,6 @@ area! {
         reason: String,
         /// How often it was started again after it had ended by itself, since the bay started.
         restarts: u64,
-        /// The bay itself.
-        by: String,
     }
 
     /// Somebody asked for a service to be removed.
