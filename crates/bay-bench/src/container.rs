@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::durable::postgres_programs;
 use crate::live_processes::{ASK_GAP, Scripts, number, scripts};
-use crate::peers::{said, timed};
+use crate::peers::{output_of, timed};
 use crate::scoring::{Series, Unit};
 use crate::setup::Setup;
 
@@ -175,7 +175,7 @@ impl Container {
 
     fn measure(&self) -> Result<[f64; 3], ApiError> {
         let ms = |took: Duration| took.as_secs_f64() * 1000.0;
-        said(&mut self.exec(ASK_GAP))?;
+        output_of(&mut self.exec(ASK_GAP))?;
         let images = self.dir.join("images");
         let checkpoint = |leave: bool| {
             let mut command = self.command();
@@ -191,7 +191,7 @@ impl Container {
             timed(command.args(leave.then_some("--leave-running")).arg(&self.id))
         };
         let kept = checkpoint(true)?;
-        let seen = number(&said(&mut self.exec(ASK_GAP))?)?;
+        let seen = number(&output_of(&mut self.exec(ASK_GAP))?)?;
         let _ = std::fs::remove_dir_all(&images);
         let began = Instant::now();
         checkpoint(false)?;

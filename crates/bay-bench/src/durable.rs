@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bay_types::{ApiError, ErrorCode};
 
-use crate::peers::{said, timed};
+use crate::peers::{output_of, timed};
 use crate::place::Place;
 use crate::scoring::{Bar, Scored, Series, Unit, score};
 use crate::setup::Setup;
@@ -97,7 +97,7 @@ pub(crate) async fn postgres(setup: &mut Setup, rounds: usize) -> Result<Scored,
         }
         for _ in 0..rounds {
             for ((place, _), one) in places.all.iter().zip(&mut series) {
-                one.was(transactions(&said(&mut place.sh(setup, &run, true))?)?);
+                one.was(transactions(&output_of(&mut place.sh(setup, &run, true))?)?);
             }
         }
         Ok::<_, ApiError>(())

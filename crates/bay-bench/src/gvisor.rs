@@ -11,7 +11,7 @@ use crate::work::{Chores, directory};
 
 const BACKEND: &str = "gvisor";
 const RUNSC: &str = "runsc do";
-/// The largest ratio of a bay's time to that of runsc itself.
+/// The threshold: a bay may take at most this many times as long as `runsc` alone.
 const OF_RUNSC: f64 = 1.1;
 const BAY: &str = "bay, gvisor";
 
@@ -31,7 +31,8 @@ fn first_command(setup: &mut Setup, rounds: usize) -> Result<Scored, ApiError> {
     let mut runsc = Series::new(RUNSC, None);
     let mut docker = Series::new("docker run --runtime=runsc", None);
     let mut notes = setup.peers.absent.clone();
-    // The first one fetches the repository. The bar applies to a cached one.
+    // The first bay fetches the repository. The threshold applies to bays of a cached repository, so this bay is not
+    // measured.
     setup.up_and_echo_on("repo", BACKEND)?;
     let with_docker = match setup.peers.docker_run_runsc() {
         Some(Err(why)) => {

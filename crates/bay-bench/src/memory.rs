@@ -11,7 +11,7 @@ use bay_types::{ApiError, CheckpointName, ErrorCode};
 use crate::container::Container;
 use crate::durable::postgres_programs;
 use crate::live_processes::{ASK_GAP, Scripts, number, scripts};
-use crate::peers::{installed, said, timed};
+use crate::peers::{installed, output_of, timed};
 use crate::scoring::{Bar, Scored, Series, Unit, score};
 use crate::setup::Setup;
 
@@ -20,7 +20,7 @@ const RESIDENT_MIB: f64 = 300.0;
 /// Programs that the host must have, because the bay uses the host's programs.
 const PROGRAMS: [(&str, &str); 4] =
     [("redis-server", "redis-server"), ("redis-cli", "redis-tools"), ("node", "nodejs"), ("curl", "curl")];
-/// The name prefix of children of this contest; the process id follows it.
+/// The name prefix of forked bays of this benchmark; the process id follows it.
 const CHILD: &str = "bench-live";
 
 const RESIDENT: &str =
@@ -28,7 +28,7 @@ const RESIDENT: &str =
 
 struct Measures {
     pause: Series,
-    seen: Series,
+    pause_inside: Series,
     first: Series,
     further: Series,
     restore: Series,
@@ -48,7 +48,7 @@ pub(crate) async fn memory(setup: &mut Setup, rounds: usize) -> Result<Scored, A
     let ms = |name: &str, bar: f64| Series::of(name, Unit::Milliseconds, &[Bar::Is(bar)]);
     let mut measures = Measures {
         pause: ms("pause of the parent", 600.0),
-        seen: ms("the same, seen by a process inside", 600.0),
+        pause_inside: ms("the same, seen by a process inside", 600.0),
         first: ms("fork → the first child has answered", 1000.0),
         further: ms("each further child of the same capture", 400.0),
         restore: ms("restore in place → it has answered", 1000.0),
@@ -72,7 +72,8 @@ pub(crate) async fn memory(setup: &mut Setup, rounds: usize) -> Result<Scored, A
         ),
     );
     notes.extend(setup.peers.absent.iter().cloned());
-    let mut series = vec![measures.pause, measures.seen, measures.first, measures.further, measures.restore];
+    let mut series =
+        vec![measures.pause, measures.pause_inside, measures.first, measures.further, measures.restore];
     series.extend(containers.into_iter().flat_map(Container::into_series));
     series.retain(|one| !one.is_empty());
     Ok(score("memory of a bay kept, forked and brought back, through the CLI", &series, notes))
@@ -89,22 +90,22 @@ fn measure(
     let sh = |bay: &str, script: &str| setup.bay(&["exec", bay, "--", "/bin/sh", "-c", script]);
     timed(&mut sh(parent, &scripts.start))?;
     timed(&mut sh(parent, &scripts.ask))?;
-    let resident = number(&said(&mut sh(parent, RESIDENT))?)?;
+    let resident = number(&output_of(&mut sh(parent, RESIDENT))?)?;
     if resident < RESIDENT_MIB {
         let message =
             format!("the bay has {resident:.0} MiB resident, less than the {RESIDENT_MIB:.0} of the bar");
         return Err(ApiError::new(ErrorCode::Internal, message, "this is a defect of the bench"));
     }
-    // One round that does not count, so that later rounds read nothing for the first time.
+    // The first round only warms the caches. It is not measured.
     for round in 0..=rounds {
-        said(&mut sh(parent, ASK_GAP))?;
+        output_of(&mut sh(parent, ASK_GAP))?;
         let forked = |from: Option<CheckpointName>| -> Result<(Forked, String, Duration), ApiError> {
             let prefix = format!("{CHILD}-{}-{round}-{}", std::process::id(), u8::from(from.is_some()));
             let name = from.map(|from| from.to_string());
             let mut words = vec!["--json", "fork", parent, "--name", &prefix];
             words.extend(name.iter().flat_map(|name| ["--from", name]));
             let began = Instant::now();
-            let text = said(&mut setup.bay(&words))?;
+            let text = output_of(&mut setup.bay(&words))?;
             let forked: Forked = serde_json::from_str(&text).map_err(|error| ApiError::internal(&error))?;
             let child = forked.bays.first().map(|bay| bay.name.to_string()).unwrap_or_default();
             let answered = timed(&mut sh(&child, &scripts.ask));
@@ -112,7 +113,7 @@ fn measure(
             answered.map(|_| (forked, child, took))
         };
         let (first, child, to_first) = forked(None)?;
-        let seen = number(&said(&mut sh(parent, ASK_GAP))?)?;
+        let pause_inside = number(&output_of(&mut sh(parent, ASK_GAP))?)?;
         timed(&mut setup.bay(&["rm", "--yes", &child]))?;
         let (_, child, to_further) = forked(Some(first.checkpoint.name))?;
         timed(&mut setup.bay(&["rm", "--yes", &child]))?;
@@ -123,7 +124,7 @@ fn measure(
         let to_restored = began.elapsed();
         if round > 0 {
             measures.pause.was(first.checkpoint.pause_ms);
-            measures.seen.was(seen);
+            measures.pause_inside.was(pause_inside);
             measures.first.took(to_first);
             measures.further.took(to_further);
             measures.restore.took(to_restored);

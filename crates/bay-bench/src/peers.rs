@@ -19,7 +19,8 @@ pub(crate) enum Peer {
 /// The options that make Docker run a container inside gVisor.
 pub(crate) const RUNSC_RUNTIME: [&str; 2] = ["--runtime", "runsc"];
 
-/// The peers that work here, each with the same tree as the bays.
+/// The peers that work on this machine. Docker, runc and bwrap run on the bays' root filesystem; `runsc do` runs on the
+/// host's.
 #[derive(Debug)]
 pub(crate) struct Peers {
     tree: PathBuf,
@@ -86,7 +87,8 @@ impl Peers {
         self.docker_run_with(&[])
     }
 
-    /// Runs a container inside gVisor, if Docker has its runtime.
+    /// Runs a container inside gVisor. If Docker is not among the peers, returns `None`; if Docker lacks the runtime,
+    /// returns an error.
     pub(crate) fn docker_run_runsc(&self) -> Option<Result<Duration, ApiError>> {
         self.docker_run_with(&RUNSC_RUNTIME)
     }
@@ -152,13 +154,13 @@ impl Peers {
     }
 }
 
-/// Runs a command to its end and returns the duration. The output is read, as a person would, and discarded.
+/// Runs a command to its end and returns the duration. The output is read to its end and discarded.
 pub(crate) fn timed(command: &mut Command) -> Result<Duration, ApiError> {
     run(command).map(|(took, _)| took)
 }
 
 /// Runs a command to its end and returns its output.
-pub(crate) fn said(command: &mut Command) -> Result<String, ApiError> {
+pub(crate) fn output_of(command: &mut Command) -> Result<String, ApiError> {
     run(command).map(|(_, output)| String::from_utf8_lossy(&output).into_owned())
 }
 

@@ -9,7 +9,7 @@ use std::process::Command;
 use bay_types::ApiError;
 use bay_types::bay::Mount;
 
-use crate::peers::{installed, said, timed};
+use crate::peers::{installed, output_of, timed};
 use crate::place::{Place, docker_mounts};
 use crate::scoring::{Bar, Scored, Series, Unit, score};
 use crate::setup::Setup;
@@ -273,7 +273,7 @@ fn bring(setup: &Setup, place: &Place, from: &Path, name: &str) -> Result<(), Ap
 }
 
 fn sysroot() -> Option<PathBuf> {
-    let text = said(Command::new("rustc").args(["--print", "sysroot"])).ok()?;
+    let text = output_of(Command::new("rustc").args(["--print", "sysroot"])).ok()?;
     Some(PathBuf::from(text.trim())).filter(|path| path.join("bin/cargo").exists())
 }
 

@@ -1,7 +1,8 @@
-//! The life of the core.
+//! Start and end of the core.
 //!
 //! [`Daemon::assemble`] builds it from the parts that the caller opened. [`Daemon::begin`] adopts the bays of an
-//! earlier daemon and starts the background tasks. [`Daemon::finish`] ends it after the last front is closed.
+//! earlier daemon and starts the background tasks. [`Daemon::finish`] ends it after the last API server (front) has
+//! closed.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -33,10 +34,10 @@ use crate::telemetry::{Collector, Telemetry};
 use crate::verbs::diff::MAX_DIFFS;
 use crate::{adopt, changes, ledger, notify, reconcile, verbs};
 
-/// How often the pool is checked for free space.
+/// Interval between checks of the pool's free space.
 const GROW_EVERY: Duration = Duration::from_secs(5);
 /// How long an ending daemon waits until the clients of held requests have their answer.
-const LET_GO_WITHIN: Duration = Duration::from_secs(2);
+const HELD_REQUESTS_WITHIN: Duration = Duration::from_secs(2);
 /// How long an ending daemon waits until answers that are under way have reached the bays.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// How long an ending daemon waits for the collector to take its last spans.
@@ -54,9 +55,10 @@ pub struct Parts {
     pub data_dir: PathBuf,
     pub pool_dir: PathBuf,
     pub host: HostSize,
-    /// Memory that stays free on the host when bays resume from a memory checkpoint, instead of a share of it.
+    /// Memory that restores from memory checkpoints leave free on the host. If `None`, a twentieth of the host's memory,
+    /// at least 256 MiB.
     pub memory_reserve_mib: Option<u64>,
-    /// Where spans of execs are sent.
+    /// Where spans of execs and their requests are sent.
     pub otlp: Option<Collector>,
     pub egress: EgressConfig,
     pub approvals: ApprovalsConfig,
@@ -142,10 +144,10 @@ impl Daemon {
         self.approvals.close(Duration::ZERO).await;
     }
 
-    /// Ends the core after the last front is closed. The bays keep running.
+    /// Ends the core after the last API server (front) has closed. The bays keep running.
     pub async fn finish(&self) {
         // While the gateways are still open, each client of a held request gets its answer on its own connection.
-        self.approvals.close(LET_GO_WITHIN).await;
+        self.approvals.close(HELD_REQUESTS_WITHIN).await;
         let bays = self.bays.list();
         let open: Vec<_> = bays.iter().filter_map(|handle| handle.egress()).collect();
         join_all(open.iter().map(|egress| egress.finish(ANSWER_WITHIN))).await;

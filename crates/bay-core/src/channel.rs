@@ -3,9 +3,9 @@
 //! The daemon trusts nothing that a guest sends. Bodies and lines are bounded, every wait has a deadline, and error
 //! texts are clipped and stripped of control characters. A guest can only make its own bay look odd.
 //!
-//! Plain requests share a few warm connections. If a warm connection is stale, the channel sends the request once
-//! more on a fresh one, without the caller noticing; every request of the protocol may be repeated. Streams and
-//! upgrades get a connection of their own.
+//! Plain requests share a few warm connections. If a warm connection fails, the channel tries the next one, and finally
+//! a fresh one. Every request of the protocol may be repeated. Streams open a connection of their own. An upgrade takes
+//! one out of the pool.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,7 +79,7 @@ pub(crate) struct GuestChannel {
     idle: Mutex<Vec<Sender>>,
     /// Locked for reading while a connection is made, and for writing while none is allowed.
     gate: Arc<RwLock<()>>,
-    /// How often all connections were cut.
+    /// How many times all connections were cut.
     cuts: watch::Sender<u64>,
 }
 
@@ -94,29 +94,29 @@ impl fmt::Debug for GuestChannel {
 
 /// A request that may be repeated.
 #[derive(Clone)]
-struct Plain<'a> {
+struct Repeatable<'a> {
     method: Method,
     path: &'a str,
     body: Bytes,
     upgrade: Option<Frames>,
 }
 
-/// A request for frames, and the client's name for its input.
+/// Asks the guest to upgrade to frames. `input` is the id that the client gave its input.
 #[derive(Debug, Clone, Copy)]
 struct Frames {
     input: Option<InputId>,
 }
 
-/// Frames both ways with one exec.
+/// A bidirectional stream of frames to one exec.
 #[derive(Debug)]
 pub(crate) struct FrameStream {
     pub(crate) upgraded: Upgraded,
-    /// Bytes of the client's input that the guest has received on earlier connections. Absent if the client did not ask,
-    /// or the guest is of an earlier release.
+    /// Number of input bytes that the guest received on earlier connections. Absent if the client did not ask, or the
+    /// guest is of an earlier release.
     pub(crate) received: Option<u64>,
 }
 
-impl Plain<'_> {
+impl Repeatable<'_> {
     fn request(&self) -> Result<Request<Body>, CoreError> {
         let mut builder = Request::builder()
             .method(self.method.clone())
@@ -173,7 +173,7 @@ impl GuestChannel {
         body: Bytes,
         within: Duration,
     ) -> Result<Bytes, CoreError> {
-        let plain = Plain { method, path, body, upgrade: None };
+        let plain = Repeatable { method, path, body, upgrade: None };
         let cuts = *self.cuts.borrow();
         let exchanged = tokio::time::timeout(within, self.exchange(&plain)).await;
         if !matches!(exchanged, Ok(Ok(_))) && *self.cuts.borrow() != cuts {
@@ -185,7 +185,7 @@ impl GuestChannel {
         exchanged.map_err(|_| self.silent(path, within))?
     }
 
-    async fn exchange(&self, plain: &Plain<'_>) -> Result<Bytes, CoreError> {
+    async fn exchange(&self, plain: &Repeatable<'_>) -> Result<Bytes, CoreError> {
         let (response, sender) = self.send(plain).await?;
         let (parts, body) = response.into_parts();
         if !parts.status.is_success() {
@@ -200,8 +200,8 @@ impl GuestChannel {
         Ok(bytes)
     }
 
-    /// Sends over a warm connection, or over a fresh one if the warm one is dead.
-    async fn send(&self, plain: &Plain<'_>) -> Result<(Response<Incoming>, Sender), CoreError> {
+    /// Sends over a warm connection. If all of them fail, sends over a fresh one.
+    async fn send(&self, plain: &Repeatable<'_>) -> Result<(Response<Incoming>, Sender), CoreError> {
         while let Some(mut sender) = self.warm() {
             if let Ok(response) = sender.send_request(plain.request()?).await {
                 return Ok((response, sender));
@@ -305,25 +305,25 @@ impl GuestChannel {
         Err(self.refusal(parts.status, body).await)
     }
 
-    /// Turns a connection into a stream of frames. `input` is the client's name for its input.
+    /// Turns a connection into a stream of frames. `input` is the id that the client gave its input.
     pub(crate) async fn upgrade(
         &self,
         path: &str,
         body: Bytes,
         input: Option<InputId>,
     ) -> Result<FrameStream, CoreError> {
-        let plain = Plain { method: Method::POST, path, body, upgrade: Some(Frames { input }) };
+        let plain = Repeatable { method: Method::POST, path, body, upgrade: Some(Frames { input }) };
         let cuts = *self.cuts.borrow();
         let upgraded = self.upgrade_once(&plain).await;
         if upgraded.is_err() && *self.cuts.borrow() != cuts {
-            // As for a plain request: the guest finds an exec that was already started by its id.
+            // If the exec has already started, the guest finds it by its id, so the request may be repeated.
             drop(self.gate.read().await);
             return self.upgrade_once(&plain).await;
         }
         upgraded
     }
 
-    async fn upgrade_once(&self, plain: &Plain<'_>) -> Result<FrameStream, CoreError> {
+    async fn upgrade_once(&self, plain: &Repeatable<'_>) -> Result<FrameStream, CoreError> {
         let path = plain.path;
         let sent = tokio::time::timeout(ANSWER_WITHIN, self.send(plain));
         let (response, _sender) = sent.await.map_err(|_| self.silent(path, ANSWER_WITHIN))??;
@@ -386,7 +386,8 @@ pub(crate) fn new_guest() -> Hint {
     Hint::new("{} and {} give it a new guest", [Action::StopBay(bay.clone()), Action::StartBay(bay)])
 }
 
-/// Text of unknown origin as a message quotes it: at most [`MAX_ERROR_TEXT`] characters, safe to display.
+/// Text of unknown origin as a message quotes it: at most [`MAX_ERROR_TEXT`] characters and an ellipsis, safe to
+/// display.
 pub fn plain_text(text: &str) -> String {
     foreign::marked(text, MAX_ERROR_TEXT)
 }

@@ -18,7 +18,7 @@ pub(crate) struct GuestConnection {
 }
 
 impl GuestConnection {
-    /// `cuts` counts how often all connections were cut.
+    /// `cuts` counts how many times all connections were cut.
     pub(crate) fn new(stream: BoxedStream, mut cuts: watch::Receiver<u64>) -> Self {
         let before = *cuts.borrow();
         let cut = async move {

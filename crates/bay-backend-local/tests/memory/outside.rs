@@ -15,8 +15,8 @@ use crate::rig::{Bay, Rig};
 const TCP_PORT: u16 = 7000;
 const UDP_PORT: u16 = 7001;
 
-/// Holds connections to the outside of every kind, and one to itself. Records for each the first byte, its end, and how
-/// long the end took to be noticed.
+/// Holds four connections to the gateway and three inside the bay. Records what the four receive and how they end, and
+/// counts round trips on the three.
 const HOLDS: &str = r#"
 import os, socket, threading, time
 GATEWAY4, GATEWAY6, OWN = "10.0.2.1", "fd00:ba::1", "10.0.2.2"
@@ -171,7 +171,7 @@ fn connections_to_the_outside_end_with_a_restore_and_outlive_a_checkpoint() {
 
     let (fork, _) = rig.fork(&bay, &moment, "talker-fork", 1);
     all_outside_ended(&fork);
-    // Nor does it when another bay is restored from its memory.
+    // The captured bay does not notice a restore of its memory into another bay either.
     streams.iter().for_each(|stream| says(stream, "still"));
     assert!(OUTSIDE.iter().all(|name| !bay.file(name).contains("error")));
 
@@ -223,12 +223,12 @@ fn a_service_is_attributed_by_name_before_and_after_a_restore() {
     let again = rig.restore_in_place(&bay, &moment);
     let listener = listen(&again);
     until("the service to call", || (who(&again, &listener) == before).then_some(()));
-    // As after a start: a process that ends right after sending stays known for a while.
+    // After a restore, as after a start, the kernel keeps a closed socket's owner for 3 s (`FIN_TIMEOUT` minus 60).
     assert_eq!(again.run("cat /proc/sys/net/ipv4/tcp_fin_timeout"), "63");
 }
 
 #[test]
-fn connections_in_the_middle_of_a_transfer_are_kept_or_ended_too() {
+fn transfers_survive_a_capture_and_end_with_a_restore() {
     let Some(rig) = Rig::new() else { return };
     let script = IN_THE_MIDDLE.replace("UPLOAD", &UPLOAD.to_string());
     let bay = rig.start("middle", &[], |_| {});

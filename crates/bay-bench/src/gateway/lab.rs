@@ -16,7 +16,7 @@ use bay_types::{ApiError, ErrorCode};
 
 use super::load::{Order, Told, Way, Work};
 use super::origin::{ADDRESS, NAME, Origin, SECRET_NAME};
-use crate::peers::{said, timed};
+use crate::peers::{output_of, timed};
 use crate::setup::{on, small_tree};
 
 const IMAGE: &str = "bench-gateway";
@@ -266,7 +266,7 @@ async fn end(child: &mut Child) {
 
 /// Runs the load generator to its end, and returns its result.
 pub(super) fn told(command: &mut Command) -> Result<Told, ApiError> {
-    let said = said(command)?;
+    let said = output_of(command)?;
     let wrong = |error| ApiError::internal(&error);
     serde_json::from_str(said.lines().last().unwrap_or_default()).map_err(wrong)
 }

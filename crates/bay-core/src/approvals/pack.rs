@@ -1,5 +1,5 @@
-//! Reads commits from the beginning of a git pack. The bay chose the content, and only its beginning is there. What
-//! cannot be parsed is left out, and nothing is decided by it.
+//! Reads commits from the beginning of a git pack. The bay chose the content, and only the beginning of the pack is
+//! available. Objects that cannot be parsed are left out. The result is only shown, never used to allow a push.
 
 use std::io::Read;
 
@@ -12,7 +12,7 @@ use sha1::{Digest, Sha1};
 const MAX_COMMITS: usize = 20;
 /// The most objects that are read.
 const MAX_OBJECTS: usize = 200;
-/// The longest commit that is read.
+/// Bytes read of each object. If a commit is longer, its id cannot be computed.
 const MAX_COMMIT_BYTES: u64 = 64 * 1024;
 /// Magic, version and number of objects.
 const HEADER: usize = 12;
@@ -42,7 +42,7 @@ pub(super) fn read(pack: &[u8]) -> (Vec<PushedCommit>, Option<u64>) {
     (commits, Some(u64::from(objects)))
 }
 
-/// Parses the next object, and moves `rest` behind it.
+/// Parses the next object, and advances `rest` past it.
 fn object(rest: &mut &[u8]) -> Option<(u8, Vec<u8>)> {
     let mut at = 0;
     let first = *rest.get(at)?;
@@ -66,7 +66,7 @@ fn object(rest: &mut &[u8]) -> Option<(u8, Vec<u8>)> {
     let mut inflating = ZlibDecoder::new(rest.get(at..)?);
     let mut body = Vec::new();
     inflating.by_ref().take(MAX_COMMIT_BYTES).read_to_end(&mut body).ok()?;
-    // The rest of a longer one is skipped, so that the next object is found.
+    // If the object is longer, skip up to 4 MiB more of it, to find the next object.
     let mut past = [0; 4096];
     let mut left = MAX_COMMIT_BYTES * 64;
     while left > 0 {

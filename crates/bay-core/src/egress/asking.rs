@@ -1,5 +1,5 @@
-//! Requests that need an approval: the gateway holds them until there is an answer, or for as long as their client
-//! waits.
+//! Requests that need an approval. The gateway holds each one until somebody answers, or for a time chosen by the
+//! client's `User-Agent`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,7 +39,7 @@ impl BayDecider {
             } else {
                 sight.user_agent()
             });
-        // The approver answers for what was seen. A body that is still to come could be anything.
+        // The approver approves only what was shown. A body that has not arrived could contain anything.
         let beginning = sight.beginning().await;
         let is_there = beginning.whole || beginning.bytes.len() >= MAX_LOOK_BYTES;
         if sight.headers().is_some() && !is_there {
@@ -127,7 +127,7 @@ impl BayDecider {
         }
     }
 
-    /// Denies the request for a reason other than the policy's.
+    /// Denies the request because nobody approved it, or because its body did not arrive.
     async fn deny(
         &self,
         request: &CanonicalRequest,
@@ -156,8 +156,8 @@ impl BayDecider {
         self.recorder.denied(what, of, std::future::ready(event)).await
     }
 
-    /// Decides again on a request that is under way. A request that a person allowed is not asked about again. It
-    /// ends with the time or the exec of the allow, or when the allow is revoked.
+    /// Decides again on a request that is under way. If a person allowed the request, nobody is asked again. The request
+    /// ends when the approval expires, its exec ends, or somebody revokes it.
     pub(super) fn reviewed(&self, id: &RecordId, request: &CanonicalRequest, decision: Decision) -> Decision {
         if decision.outcome != Outcome::Ask {
             return decision;

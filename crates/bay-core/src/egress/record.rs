@@ -237,7 +237,7 @@ impl Recorder {
         // After its event: a reader that finds the decision neither here nor with an end knows that its end was never
         // recorded.
         self.not_over().remove(&of);
-        self.spans.over(of, ended).await;
+        self.spans.ended(of, ended).await;
     }
 
     /// Records the sums of floods, at the end of each window.

@@ -1,4 +1,5 @@
-//! Spans of requests whose exec is traced, below the exec's span. Only if there is a collector; nothing waits for it.
+//! Spans of requests whose exec is traced, as children of the exec's span. If no collector is configured, no span is
+//! made. No request waits for a span.
 
 use std::sync::Arc;
 
@@ -45,7 +46,7 @@ fn requested<'a>(bay: &'a BayName, id: u64, event: &'a EgressEvent, start: Times
     }
 }
 
-fn offer(telemetry: &Telemetry, trace: ExecTrace, request: Requested<'_>) {
+fn send_span(telemetry: &Telemetry, trace: ExecTrace, request: Requested<'_>) {
     if let Some(spans) = &telemetry.spans
         && let Some(span_id) = new_span_id()
         && let Some(span) = Span::of_request(trace, span_id, request)
@@ -77,11 +78,11 @@ impl RequestSpans {
         };
         let why = plain_text(why.unwrap_or_default());
         let request = requested(&self.name, id, event, Timestamp::now());
-        offer(&self.telemetry, trace, Requested { error: Some(format!("refused: {why}")), ..request });
+        send_span(&self.telemetry, trace, Requested { error: Some(format!("refused: {why}")), ..request });
     }
 
-    /// Reports the end of something that was let out.
-    pub(super) async fn over(&self, id: u64, ended: &Ended) {
+    /// Reports the end of an allowed request or connection.
+    pub(super) async fn ended(&self, id: u64, ended: &Ended) {
         if self.telemetry.spans.is_none() {
             return;
         }
@@ -99,6 +100,6 @@ impl RequestSpans {
         };
         let request = requested(&self.name, id, &decided, event.at);
         let (sent, received) = (Some(ended.sent), Some(ended.received));
-        offer(&self.telemetry, trace, Requested { status, error, sent, received, ..request });
+        send_span(&self.telemetry, trace, Requested { status, error, sent, received, ..request });
     }
 }

@@ -39,7 +39,8 @@ fn bays_of(daemon: &Daemon, repo: RepoId) -> Vec<String> {
 }
 
 fn counted(daemon: &Daemon, mut repo: RepoView) -> RepoView {
-    // The pool may know of bays of other daemons.
+    // The pool counts only workspaces that are snapshots of a checkout. More bays may have this repository as their
+    // origin.
     repo.bays = repo.bays.max(bays_of(daemon, repo.id).len() as u64);
     repo
 }
@@ -54,7 +55,8 @@ fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Whether the cache has a commit of a local repository, and which of its commits the cache has.
+/// Returns whether the cache has the offered commit. If not, returns the newest branch tips in the cache, which a bundle
+/// can leave out.
 pub async fn offer(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -120,7 +122,7 @@ pub async fn sync(
     to_the_end(async move { fetch_new(&daemon, &given, who, reporter).await }).await
 }
 
-/// Removes a repository that no bay began from.
+/// Removes a repository from the cache. If an existing bay was made from it, refuses.
 pub async fn remove(daemon: &Arc<Daemon>, who: &Principal, given: &str) -> Result<(), CoreError> {
     daemon.permit(who, Verb::RepoDelete)?;
     let (daemon, who, given) = (Arc::clone(daemon), *who, given.to_owned());
@@ -160,7 +162,7 @@ enum Piece {
     End,
 }
 
-/// Bytes that one task receives and another one reads, which may block.
+/// A blocking reader of bytes that another task receives.
 #[derive(Debug)]
 struct ChannelReader {
     from: mpsc::Receiver<Piece>,

@@ -136,7 +136,7 @@ area! {
         /// The approval whose answer decided, or that is still open.
         #[serde(skip_serializing_if = "Option::is_none")]
         approval: Option<ApprovalId>,
-        /// Whether a person was asked and did not allow it.
+        /// Whether the policy requires an approval and none was given.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         asked: bool,
         /// Why, as `bay policy explain --json` shows it. Absent if it was allowed.
