@@ -41,7 +41,7 @@ pub(crate) async fn memory(setup: &mut Setup, rounds: usize) -> Result<Scored, A
     if !lacking.is_empty() {
         return Err(ApiError::new(
             ErrorCode::HostUnfit,
-            format!("this host lacks what the bay is to run: {}", lacking.join(", ")),
+            format!("the benchmark needs these packages on the host: {}", lacking.join(", ")),
             format!("apt-get install {}", lacking.join(" ")),
         ));
     }
@@ -93,7 +93,7 @@ fn measure(
     let resident = number(&output_of(&mut sh(parent, RESIDENT))?)?;
     if resident < RESIDENT_MIB {
         let message =
-            format!("the bay has {resident:.0} MiB resident, less than the {RESIDENT_MIB:.0} of the bar");
+            format!("the bay has {resident:.0} MiB resident, less than the required {RESIDENT_MIB:.0} MiB");
         return Err(ApiError::new(ErrorCode::Internal, message, "this is a defect of the bench"));
     }
     // The first round only warms the caches. It is not measured.

@@ -179,7 +179,7 @@ fn run(command: &mut Command) -> Result<(Duration, Vec<u8>), ApiError> {
         return Ok((took, output.stdout));
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(fail(said.lines().last().unwrap_or("it failed without a word").to_owned()))
+    Err(fail(said.lines().last().unwrap_or("it failed without an error message").to_owned()))
 }
 
 /// A bundle for runc with its defaults, a read-only root and one command.

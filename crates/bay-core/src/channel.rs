@@ -162,7 +162,7 @@ impl GuestChannel {
     ) -> Result<T, CoreError> {
         let bytes = self.bytes(method, path, body, within).await?;
         serde_json::from_slice(&bytes)
-            .map_err(|e| self.odd(&format!("its answer to {path} is not what it should be: {e}")))
+            .map_err(|e| self.odd(&format!("its answer to {path} cannot be parsed: {e}")))
     }
 
     /// Sends a plain request and reads the whole answer.
@@ -233,12 +233,16 @@ impl GuestChannel {
     }
 
     async fn connect(&self) -> Result<Sender, CoreError> {
-        let _open = tokio::time::timeout(GATE_WITHIN, self.gate.read())
-            .await
-            .map_err(|_| self.silent("anything: its memory is being captured", GATE_WITHIN))?;
+        let _open = tokio::time::timeout(GATE_WITHIN, self.gate.read()).await.map_err(|_| {
+            let within = GATE_WITHIN.as_secs();
+            self.unreachable(&format!("the bay's memory was still being captured after {within} s"))
+        })?;
         let stream = tokio::time::timeout(CONNECT_WITHIN, self.backend.connect(self.bay))
             .await
-            .map_err(|_| self.silent("a connection", CONNECT_WITHIN))?
+            .map_err(|_| {
+                let within = CONNECT_WITHIN.as_secs();
+                self.unreachable(&format!("it accepted no connection within {within} s"))
+            })?
             .map_err(|e| self.unreachable(&e.to_string()))?;
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(READ_BUFFER)
@@ -374,7 +378,7 @@ impl GuestChannel {
         tracing::warn!(bay = %self.bay, why, "a guest broke the protocol");
         CoreError::new(
             ErrorCode::GuestUnreachable,
-            format!("the guest of this bay does not keep to the protocol: {why}"),
+            format!("the guest of this bay violated the protocol: {why}"),
             new_guest(),
         )
     }

@@ -69,7 +69,7 @@ pub(crate) fn variable(given: &str) -> Result<(String, String), ApiError> {
         },
     };
     if key.is_empty() || key.contains('\0') || value.contains('\0') {
-        return Err(bad("a variable needs a name, and neither side may hold a NUL"));
+        return Err(bad("the name is empty, or the name or value contains a NUL byte"));
     }
     Ok((key.to_owned(), value))
 }

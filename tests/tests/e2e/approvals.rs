@@ -219,7 +219,7 @@ fn no_approval_is_made_before_the_body_has_arrived() {
     let url = origin.url("https", "/pay");
     let stalled = format!("(printf amount=1; sleep 8) | curl -sS -X POST -T - '{url}'");
     let told = lab.daemon.sh("b", &stalled).text();
-    assert!(told.contains("its body did not come"), "{told}");
+    assert!(told.contains("its body did not arrive"), "{told}");
     assert!(approvals(&lab, &["--all"]).is_empty());
     assert!(paths(&origin).is_empty());
 }

@@ -142,7 +142,7 @@ fn a_bay_without_work_says_so() {
     scene.daemon.bay(&["bundle", "b"]).fails_with(ErrorCode::BayState);
     let _started = scene.daemon.bay(&["start", "b"]).ok();
     let terminal = scene.daemon.on_a_terminal("bundle b", "");
-    assert!(terminal.text().contains("not for a terminal"), "{terminal}");
+    assert!(terminal.text().contains("cannot be written to a terminal"), "{terminal}");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_workspace_that_is_no_repository_leaves_as_one_commit() {
     let _work = scene.daemon.sh("plain", "mkdir d && echo x > d/f && echo y > g").ok();
     scene.bay(&["bundle", "plain", "--committed-only"]).fails_with(ErrorCode::NothingToTake);
     let ran = scene.bay(&["bundle", "plain"]).ok();
-    assert!(ran.errors().contains("no git repository"), "{ran}");
+    assert!(ran.errors().contains("not a git repository"), "{ran}");
     let bundle = scene.scratch.join("plain.bundle");
     fs::write(&bundle, &ran.stdout).unwrap();
     git(scene.scratch.path(), &["clone", "-q", bundle.to_str().unwrap(), "plain"]);

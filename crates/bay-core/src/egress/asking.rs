@@ -43,7 +43,7 @@ impl BayDecider {
         let beginning = sight.beginning().await;
         let is_there = beginning.whole || beginning.bytes.len() >= MAX_LOOK_BYTES;
         if sight.headers().is_some() && !is_there {
-            let why = "a person is to be asked about it, and its body did not come: it has to be there first";
+            let why = "it needs an approval, and its body did not arrive in time: send the complete body";
             let judged = (decision, explanation);
             return Some(self.deny(request, judged, who.as_ref(), sight, why.to_owned()).await);
         }

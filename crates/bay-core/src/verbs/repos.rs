@@ -233,13 +233,13 @@ fn pick(repos: Vec<RepoView>, given: &str) -> Result<RepoView, CoreError> {
         (Some(repo), None) => Ok(repo),
         (Some(one), Some(other)) => Err(CoreError::new(
             ErrorCode::RepoNotFound,
-            format!("{shown:?} fits more than one repository: {}, {}", one.location, other.location),
-            Hint::new("give more of the location, or the id that {} shows", [Action::ListRepos]),
+            format!("{shown:?} matches more than one repository: {}, {}", one.location, other.location),
+            Hint::new("give a longer part of the location, or the id from {}", [Action::ListRepos]),
         )),
         (None, _) => Err(CoreError::new(
             ErrorCode::RepoNotFound,
             format!("no repository {shown:?} is in the cache"),
-            Hint::new("{} shows the repositories there are", [Action::ListRepos]),
+            Hint::new("{} lists the cached repositories", [Action::ListRepos]),
         )),
     }
 }

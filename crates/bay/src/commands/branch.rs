@@ -13,15 +13,15 @@ use crate::global_options::GlobalOptions;
 use crate::output::progress::Meter;
 use bay_text::escape::visible;
 
-/// Turn the work in a bay into a branch: of the repository you are in, or of a remote.
+/// Turn the work in a bay into a branch of the current repository, or of a remote.
 ///
 /// The branch has the commits made since the bay began, and one more commit with all uncommitted changes. The work is
-/// checked first as `bay review` does; a secret stops it unless --allow-secrets is given. Nothing is checked out. An
-/// existing branch with other commits stays unchanged unless --force is given. The push uses your own git, its settings
-/// and your credentials, from a repository that contains only the checked work.
+/// checked first as `bay review` does; if it contains a secret, the command fails unless --allow-secrets is given.
+/// Nothing is checked out. An existing branch with other commits stays unchanged unless --force is given. The push uses
+/// your own git, its settings and your credentials, from a repository that contains only the checked work.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay branch web fix-login                        a branch in the repository you are in\n  bay branch web --push origin fix-login          and in its remote, without one here\n  bay branch web --push git@example.org:me/project.git fix-login"
+    after_help = "Examples:\n  bay branch web fix-login                        a branch in the repository you are in\n  bay branch web --push origin fix-login          push it to `origin`; no local branch is made\n  bay branch web --push git@example.org:me/project.git fix-login"
 )]
 pub(crate) struct Branch {
     /// Name or id of the bay.
@@ -137,8 +137,11 @@ async fn here(bay: &str) -> Result<LocalRepo, ApiError> {
     discover(&dir).await?.ok_or_else(|| {
         ApiError::new(
             ErrorCode::RepoNotFound,
-            format!("{} is in no git repository that could get a branch", dir.display()),
-            format!("change into one, or name a remote with --push; `bay bundle {bay} > FILE` needs neither"),
+            format!("{} is not in a git repository", dir.display()),
+            format!(
+                "run this in a repository, or give --push REMOTE; `bay bundle {bay} > FILE` works without a \
+                 repository"
+            ),
         )
     })
 }
@@ -148,7 +151,7 @@ fn check_branch(branch: &str) -> Result<(), ApiError> {
         return Ok(());
     }
     Err(invalid(
-        format!("{branch:?} cannot be the name of a branch"),
+        format!("{branch:?} is not a valid branch name"),
         "write a plain name such as fix-login or agent/fix-login",
     ))
 }

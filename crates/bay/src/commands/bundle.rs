@@ -17,8 +17,9 @@ use crate::output::progress::Meter;
 ///
 /// The bundle has one branch with the bay's name: the commits made since the bay began, and one more commit with all
 /// uncommitted changes. It builds on the commit that the bay began from, so fetch it into a repository that has that
-/// commit. If the bay began without a commit, the bundle has its whole history. The agent's index, HEAD and files stay
-/// unchanged. Git runs on the agent's tree only inside the bay; its output is checked and rewritten before you get it.
+/// commit. If the bay began without a commit, the bundle contains the bay's whole history. The agent's index, HEAD and
+/// files stay unchanged. Git runs on the agent's tree only inside the bay; its output is checked and rewritten before
+/// you get it.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay bundle web > web.bundle\n  git fetch web.bundle web:from-web     then, in the repository that receives it\n  bay bundle web --committed-only | ssh host 'cat > web.bundle'"
@@ -46,7 +47,7 @@ impl What {
         match &self.message {
             None => Ok(format!("Uncommitted work in bay {}", bay.name)),
             Some(text) if text.trim().is_empty() || text.contains('\0') => {
-                Err(invalid("the message is empty, or holds a NUL", "write -m 'What was done'").into())
+                Err(invalid("the message is empty or contains a NUL byte", "write -m 'What was done'").into())
             }
             Some(text) => Ok(text.clone()),
         }
@@ -58,7 +59,7 @@ impl Bundle {
         let bay = crate::naming::bay(&self.name)?;
         if isatty(io::stdout()) {
             return Err(invalid(
-                "a bundle is not for a terminal",
+                "a bundle is binary and cannot be written to a terminal",
                 format!("send it to a file: `bay bundle {bay} > {bay}.bundle`"),
             )
             .into());
@@ -118,17 +119,15 @@ pub(super) fn notes(work: &Work, leaving: &Leaving) -> Vec<String> {
     match work.kind {
         Kind::Committed => {}
         Kind::Uncommitted => {
-            notes.push(
-                "uncommitted changes are in it as one commit; the bay still has them uncommitted".to_owned(),
-            );
+            notes.push("the last commit contains the uncommitted changes".to_owned());
         }
         Kind::Whole => {
-            notes.push("the workspace is no git repository: all its files are one commit".to_owned());
+            notes.push("the workspace is not a git repository: one commit contains all its files".to_owned());
         }
     }
     if leaving.repositories > 0 {
         notes.push(format!(
-            "{} within the workspace left as a commit's id only, without files",
+            "{} inside the workspace: the bundle or branch records only the commit id, without files",
             match leaving.repositories {
                 1 => "1 repository".to_owned(),
                 n => format!("{n} repositories"),

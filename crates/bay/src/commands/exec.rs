@@ -11,10 +11,11 @@ use crate::{session, terminal};
 /// Run a command in a bay with this terminal's input, output and exit code.
 ///
 /// Exits with the command's own code; 128 + N if signal N ended it; 124 after a timeout; 126 or 127 if it could not be
-/// started; 125 if Workbay itself failed. The first Ctrl-C goes to the command, the second kills everything it started,
-/// and the third ends this program. If the daemon restarts meanwhile, this program waits for it; no output is lost.
+/// started; 125 if Workbay itself failed; 2 if the options cannot be parsed. The first Ctrl-C goes to the command, the
+/// second kills everything it started, and the third ends this program. If the daemon restarts meanwhile, this program
+/// waits for it; no output is lost.
 ///
-/// With -t the command controls this terminal: the terminal obeys everything that the command writes. Without -t a
+/// With -t the command controls this terminal: the terminal interprets everything that the command writes. Without -t a
 /// terminal gets the command's text and colours, and any other sequence is shown as text. A pipe or a file gets every
 /// byte unchanged.
 #[derive(Debug, Args)]
@@ -36,13 +37,14 @@ pub(crate) struct Exec {
     /// Attach no standard input, so that a surrounding shell loop keeps its own.
     #[arg(short, long)]
     no_stdin: bool,
-    /// Start it, print its number and return; `bay logs NAME NUMBER` shows its output.
+    /// Start the command, print its number and return; `bay logs NAME NUMBER` shows its output.
     #[arg(short, long, conflicts_with_all = ["tty", "interactive"])]
     detach: bool,
-    /// Run it only after a person has allowed it. `bay approvals` shows pending approvals.
+    /// Run the command only after a person has allowed it. `bay approvals` shows pending approvals.
     #[arg(long)]
     ask: bool,
-    /// Without -t: send the output to a terminal unchanged. The terminal obeys every sequence that the command writes.
+    /// Without -t: send the output to a terminal unchanged. The terminal interprets every sequence that the command
+    /// writes.
     #[arg(long, conflicts_with = "detach")]
     raw: bool,
     /// The command and its arguments.
@@ -63,11 +65,19 @@ pub(super) struct Options {
     #[arg(short, long)]
     user: Option<String>,
     /// Kill everything that the command started after this many seconds.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = positive_seconds)]
     timeout: Option<u64>,
-    /// The agent's tool call that runs the command; kept with the exec.
+    /// Id of the agent's tool call that runs the command. It is stored with the command.
     #[arg(long, value_name = "ID")]
     tool_call: Option<String>,
+}
+
+/// Seconds of a timeout.
+fn positive_seconds(given: &str) -> Result<u64, String> {
+    match given.parse::<u64>() {
+        Ok(seconds) if seconds > 0 => Ok(seconds),
+        _ => Err("give a whole number of seconds, at least 1".to_owned()),
+    }
 }
 
 impl Options {
@@ -151,7 +161,7 @@ async fn start(client: &mut Client, bay: &str, spec: &ExecSpec, json: bool) -> O
         // Only the number goes to standard output. Every verb accepts it as an exec.
         crate::output::data(&view.number.to_string())?;
         crate::output::talk(&format!(
-            "exec {0} ({1}) runs in the background: `bay logs {bay} {0} --follow` shows what it says, \
+            "exec {0} ({1}) runs in the background: `bay logs {bay} {0} --follow` shows its output, \
              `bay kill {bay} {0}` ends it",
             view.number, view.id
         ));

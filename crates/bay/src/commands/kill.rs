@@ -27,9 +27,10 @@ const COMMAND: usize = 60;
 pub(crate) struct Kill {
     /// Name or id of the bay.
     name: String,
-    /// The exec: its number, its id, or the end of its id.
+    /// The command to end: its number in `bay execs ls`, its id, or the end of its id.
     exec: String,
-    /// Signal by name or number. Any signal but KILL goes to the command's own process group.
+    /// Signal by name or number. Without --tree, a signal other than KILL goes only to the command's process
+    /// group.
     #[arg(short, long, default_value = "KILL")]
     signal: String,
     /// Send the signal to every process in the command's control group.
@@ -76,7 +77,7 @@ fn hangs(bay: &str, exec: &ExecView) -> ApiError {
             exec.number,
             clip(&command(&exec.argv), COMMAND)
         ),
-        "only what it waits for can release it: a disk, or a directory of the host that the bay has mounted",
+        "it ends when the disk or host mount that it waits for responds",
     )
 }
 
@@ -84,7 +85,9 @@ fn hangs(bay: &str, exec: &ExecView) -> ApiError {
 fn done(bay: &str, exec: &ExecView, signal: &str, request: SignalRequest, left: u64) -> String {
     let what = format!("{} of {bay} ({})", exec.number, clip(&command(&exec.argv), COMMAND));
     if exec.hangs() {
-        return format!("{what} was given up before, because it hung in the kernel");
+        return format!(
+            "{what} already hangs in the kernel (uninterruptible sleep); Workbay no longer waits for it"
+        );
     }
     if exec.ended_at.is_some() {
         let processes =

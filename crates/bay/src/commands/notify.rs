@@ -12,7 +12,7 @@ use bay_text::percent::segment;
 /// Notify somebody of pending approvals.
 ///
 /// A webhook gets a signed message for each approval and each answer. If a message cannot be delivered, it is sent
-/// again for a while. No approval waits for it.
+/// again for a while. Approvals work without the notification.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay notify add webhook https://hooks.example.com/workbay\n  bay notify test hook-1f00ba12\n  bay notify ls\n  bay notify rm hook-1f00ba12"
@@ -33,11 +33,13 @@ enum Verb {
     Ls,
     /// Remove a destination.
     Rm {
+        /// Id of the destination, from `bay notify ls`.
         #[arg(value_name = "ID")]
         id: String,
     },
-    /// Send a test message, and show the answer.
+    /// Send a test message, and show the receiver's HTTP response.
     Test {
+        /// Id of the destination, from `bay notify ls`.
         #[arg(value_name = "ID")]
         id: String,
     },
@@ -45,8 +47,9 @@ enum Verb {
 
 #[derive(Debug, Subcommand)]
 enum Kind {
-    /// A URL that messages are posted to. The key that signs them is shown once.
+    /// Add a webhook: a URL to which the daemon posts messages. The signing key is shown once.
     Webhook {
+        /// The URL to post to.
         url: String,
         /// A private address that the URL's host may resolve to; repeatable.
         #[arg(long = "address", value_name = "ADDRESS")]
@@ -63,7 +66,7 @@ fn line(hook: &Webhook) -> String {
         || "nothing sent yet".to_owned(),
         |last| format!("{}: {}", if last.arrived { "arrived" } else { "failed" }, visible(&last.said)),
     );
-    let lost = if hook.lost == 0 { String::new() } else { format!(", {} given up", hook.lost) };
+    let lost = if hook.lost == 0 { String::new() } else { format!(", {} not delivered", hook.lost) };
     format!("{}  {}  ({last}{lost})", visible(&hook.id), visible(&hook.url))
 }
 
@@ -86,7 +89,7 @@ impl Notify {
                 if global.json {
                     json(&all)?;
                 } else if all.is_empty() {
-                    talk("nobody is notified: `bay notify add webhook URL` adds a destination");
+                    talk("no destinations: `bay notify add webhook URL` adds one");
                 } else {
                     all.iter().try_for_each(|hook| data(&line(hook)))?;
                 }

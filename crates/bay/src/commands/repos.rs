@@ -23,6 +23,8 @@ pub(crate) struct Repos {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// List the repositories.
+    ///
+    /// CHECKOUTS is the number of cached checkouts, one for each recently used commit. Workspaces are made from them.
     Ls,
     /// Fetch new commits from the repository's origin. A URL that is not cached yet is cloned.
     ///
@@ -31,7 +33,7 @@ enum Verb {
         /// Id, URL, or an unambiguous part of the location.
         repo: String,
     },
-    /// Remove a repository from the cache. No bay may have been made from it.
+    /// Remove a repository from the cache. If an existing bay was made from it, the command fails.
     Rm {
         /// Id, or an unambiguous part of the location.
         repo: String,

@@ -18,21 +18,21 @@ use crate::global_options::GlobalOptions;
 /// Run the daemon in the foreground, for service managers and for debugging. Other verbs start a daemon automatically.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay serve\n  bay serve --data-dir /srv/bays --pool /mnt/btrfs/bays\n  bay serve --listen 127.0.0.1:7070\n  bay serve --otlp http://127.0.0.1:4318\n\nBAY_LOG sets what is logged: error, warn, info (default), debug, trace."
+    after_help = "Examples:\n  bay serve\n  bay serve --data-dir /srv/bays --pool /mnt/btrfs/bays\n  bay serve --listen 127.0.0.1:7070\n  bay serve --otlp http://127.0.0.1:4318\n\nBAY_LOG sets the log level: error, warn, info (default), debug, trace."
 )]
 pub(crate) struct Serve {
     /// Also serve the API on this loopback TCP address, for callers with the token from the file `token` of the data
     /// directory.
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Send a span for every exec to this OpenTelemetry collector: OTLP over plain HTTP as JSON [default:
-    /// OTEL_EXPORTER_OTLP_ENDPOINT, if it is usable].
+    /// Send spans of execs and their network requests to this OpenTelemetry collector, as OTLP/JSON over plain HTTP
+    /// [default: OTEL_EXPORTER_OTLP_ENDPOINT, if it is usable].
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
     /// Size of a new pool file [default: depends on the free disk].
     #[arg(long, value_name = "N")]
     pool_mib: Option<u64>,
-    /// Disk space that a pool file leaves free on the host [default: a tenth of the disk, at least 2048].
+    /// Disk space in MiB that a pool file leaves free on the host [default: a tenth of the disk, at least 2048].
     #[arg(long, env = "BAY_DISK_RESERVE_MIB", value_name = "N")]
     disk_reserve_mib: Option<u64>,
     /// The backend of new bays, unless `bay up` names one.
@@ -44,20 +44,22 @@ pub(crate) struct Serve {
     /// The CRIU binary for memory checkpoints [default: the first that is 4.2 or newer].
     #[arg(long, env = "BAY_CRIU", value_name = "PATH")]
     criu: Option<PathBuf>,
-    /// Memory that live forks and restores leave to the host [default: a twentieth of it, at least 256].
+    /// Memory in MiB that live forks and restores leave free on the host [default: a twentieth of the host's memory, at
+    /// least 256].
     #[arg(long, env = "BAY_MEMORY_RESERVE_MIB", value_name = "N")]
     memory_reserve_mib: Option<u64>,
-    /// The key that encrypts secrets in the data directory [default: a new one below /etc/workbay/keys].
+    /// The key that encrypts secrets in the data directory [default: a key that the first start creates below
+    /// /etc/workbay/keys].
     #[arg(long, env = "BAY_KEY_FILE", value_name = "PATH")]
     key_file: Option<PathBuf>,
-    /// A file like /etc/hosts. Gateways of bays use its names instead of looking them up.
+    /// A file in the format of /etc/hosts. Gateways resolve the names in it from this file, not by DNS.
     #[arg(long, env = "BAY_GATEWAY_HOSTS", value_name = "PATH")]
     gateway_hosts: Option<PathBuf>,
     /// Certificates (PEM) of authorities that gateways trust besides those of the host; repeatable.
     #[arg(long, env = "BAY_GATEWAY_CA", value_name = "PATH", value_delimiter = ':')]
     gateway_ca: Vec<PathBuf>,
-    /// The OpenSSH key, without a passphrase, that gateways use to fetch and push over SSH at a host; the default user
-    /// is git; repeatable.
+    /// The OpenSSH key, without a passphrase, that gateways use to fetch and push over SSH at a host; if USER is
+    /// omitted, git; repeatable.
     #[arg(long, env = "BAY_SSH_KEY", value_name = "[USER@]HOST[:PORT]=FILE", value_delimiter = ',')]
     ssh_key: Vec<SshKey>,
     /// The known SSH servers, in the format of OpenSSH's known_hosts. No server is trusted on first use.

@@ -13,8 +13,19 @@ pub(crate) struct Stop {
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
     /// Seconds between TERM and KILL.
-    #[arg(short = 't', long, visible_alias = "time", value_name = "SECONDS", default_value_t = STOP_GRACE_S)]
+    #[arg(
+        short = 't',
+        long,
+        visible_alias = "time",
+        value_name = "SECONDS",
+        default_value_t = STOP_GRACE_S,
+        value_parser = whole_seconds
+    )]
     grace: u64,
+}
+
+fn whole_seconds(given: &str) -> Result<u64, String> {
+    given.parse().map_err(|_| "give a whole number of seconds".to_owned())
 }
 
 impl Stop {

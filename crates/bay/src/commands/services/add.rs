@@ -16,9 +16,9 @@ const SHELL: [&str; 2] = ["/bin/sh", "-c"];
 /// Define and start a service, or replace its definition; wait until it is ready.
 ///
 /// A service is ready when its health check passes; without a check, when it has run for half a second. It starts after
-/// every service that it needs is ready. After it ends, it starts again according to its restart policy: after 0.5 s,
-/// then after increasing delays of up to 30 s, and after five quick ends every five minutes. It also starts when the
-/// bay starts.
+/// every service that it needs is ready or done. After it ends, it starts again according to its restart policy: after
+/// 0.5 s, then after increasing delays of up to 30 s, and after five ends within ten seconds of the start, every five
+/// minutes. It also starts when the bay starts.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay services add web db --health tcp:5432 -- postgres -D /data\n  bay services add web app --needs db --health http://localhost:8000/up --env PORT=8000 -- npm run dev\n  bay services add web migrate --needs db --restart never -- ./migrate.sh\n  bay services add web worker --health 'cmd:test -e /run/worker.ok' --restart on-failure -- ./worker"
@@ -128,7 +128,7 @@ fn check(given: &str) -> Result<HealthCheck, ApiError> {
     };
     if let Some(port) = given.strip_prefix("tcp:") {
         let port = port.strip_prefix("localhost:").unwrap_or(port);
-        let port = port.parse().map_err(|_| bad("it does not name a port"))?;
+        let port = port.parse().map_err(|_| bad("the port is not a number from 0 to 65535"))?;
         return Ok(HealthCheck::Tcp { port });
     }
     if let Some(text) = given.strip_prefix("cmd:") {
@@ -136,7 +136,7 @@ fn check(given: &str) -> Result<HealthCheck, ApiError> {
         return Ok(HealthCheck::Command { argv });
     }
     let Some(rest) = given.strip_prefix("http://") else {
-        return Err(bad("it is none of the three kinds"));
+        return Err(bad("unknown kind of health check"));
     };
     let (authority, path) = match rest.find('/') {
         Some(at) => rest.split_at(at),

@@ -12,7 +12,7 @@ use super::logs;
 use crate::failure::{Failure, Outcome};
 use crate::global_options::GlobalOptions;
 use crate::output::age::since;
-use crate::output::{size, table};
+use crate::output::{count, size, table};
 use bay_text::clip;
 use bay_text::escape::{one_line, visible};
 use bay_text::shell::command;
@@ -23,7 +23,7 @@ pub(crate) use target::{Target, list};
 /// Most characters of a reason in the table. `bay services show` prints it whole.
 const REASON: usize = 70;
 
-/// Manage the services of a bay: commands that it keeps running, and starts whenever it starts.
+/// Manage the services of a bay: commands that the bay keeps running, and starts when the bay starts.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay services add web db --health tcp:5432 -- postgres -D /data\n  bay services add web app --needs db --health http://localhost:8000/health -- npm run dev\n  bay services ls web\n  bay services logs web app --follow\n  bay services restart web app"
@@ -51,21 +51,22 @@ enum Verb {
     },
     /// Show everything about a service.
     Show(One),
-    /// Show the output of a service from all kept runs. On a terminal everything but colours is made visible.
+    /// Show the output of a service from all kept runs. On a terminal, colours work; other control sequences are shown
+    /// as text.
     Logs {
         #[command(flatten)]
         one: One,
-        /// Continue, also from run to run, until interrupted.
+        /// Follow new output, including that of later runs, until interrupted.
         #[arg(short, long)]
         follow: bool,
         /// Skip this many bytes at the beginning of the log.
         #[arg(long, value_name = "BYTES", default_value_t = 0)]
         since_offset: u64,
-        /// Send the bytes to a terminal unchanged: it obeys every sequence that the service wrote.
+        /// Send the bytes to a terminal unchanged: it interprets every sequence that the service wrote.
         #[arg(long)]
         raw: bool,
     },
-    /// Start a service that is stopped, done, failed or backing off, and wait until it is ready.
+    /// Start a service that is stopped, done, failed, backing off or in a crash loop, and wait until it is ready.
     Start {
         #[command(flatten)]
         one: One,
@@ -73,7 +74,8 @@ enum Verb {
         #[arg(long)]
         no_wait: bool,
     },
-    /// Stop a service: TERM to all its processes, KILL after its grace. It stays stopped when the bay starts again.
+    /// Stop a service: TERM to all its processes, KILL after its grace period. It stays stopped when the bay starts
+    /// again.
     Stop {
         #[command(flatten)]
         one: One,
@@ -188,7 +190,11 @@ fn show(view: &ServiceView, now: Timestamp) -> String {
     lines.push(("restarts", view.restarts.to_string()));
     lines.push((
         "log",
-        format!("{} in {} runs", size(view.log_end.saturating_sub(view.log_start)), view.runs.len()),
+        format!(
+            "{} in {}",
+            size(view.log_end.saturating_sub(view.log_start)),
+            count(view.runs.len() as u64, "run")
+        ),
     ));
     let mut sections = vec![table::section(view.name.as_str(), &lines)];
     if let Some(spec) = &view.spec {

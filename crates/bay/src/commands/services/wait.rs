@@ -61,7 +61,7 @@ async fn stuck_need(client: &mut Client, one: &Target, view: &ServiceView) -> Re
 }
 
 fn failed(one: &Target, view: &ServiceView) -> Failure {
-    let next = format!("`{}` shows its output; it stays defined", one.logs);
+    let next = format!("`{}` shows its output; the service is still defined", one.logs);
     let message = format!("the service {} is {}: {}", view.name, view.state, view.reason);
     ApiError::new(ErrorCode::ServiceFailed, message, next).into()
 }
