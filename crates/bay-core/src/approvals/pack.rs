@@ -31,8 +31,8 @@ pub(super) fn read(pack: &[u8]) -> (Vec<PushedCommit>, Option<u64>) {
     let mut commits = Vec::new();
     let mut rest = &pack[HEADER..];
     for _ in 0..MAX_OBJECTS.min(objects as usize) {
-        let Some((kind, body)) = object(&mut rest) else { break };
-        if kind == COMMIT {
+        let Some(Object { kind, body, is_whole }) = object(&mut rest) else { break };
+        if kind == COMMIT && is_whole {
             commits.extend(commit(&body));
         }
         if commits.len() == MAX_COMMITS {
@@ -42,8 +42,18 @@ pub(super) fn read(pack: &[u8]) -> (Vec<PushedCommit>, Option<u64>) {
     (commits, Some(u64::from(objects)))
 }
 
+/// The beginning of an object.
+#[derive(Debug)]
+struct Object {
+    kind: u8,
+    /// At most [`MAX_COMMIT_BYTES`].
+    body: Vec<u8>,
+    /// Whether nothing follows `body`.
+    is_whole: bool,
+}
+
 /// Parses the next object, and advances `rest` past it.
-fn object(rest: &mut &[u8]) -> Option<(u8, Vec<u8>)> {
+fn object(rest: &mut &[u8]) -> Option<Object> {
     let mut at = 0;
     let first = *rest.get(at)?;
     let kind = first >> 4 & 7;
@@ -76,8 +86,9 @@ fn object(rest: &mut &[u8]) -> Option<(u8, Vec<u8>)> {
         }
     }
     let taken = usize::try_from(inflating.total_in()).ok()?;
+    let is_whole = inflating.total_out() == body.len() as u64;
     *rest = rest.get(at + taken..)?;
-    Some((kind, body))
+    Some(Object { kind, body, is_whole })
 }
 
 fn commit(body: &[u8]) -> Option<PushedCommit> {
@@ -133,5 +144,27 @@ mod tests {
             read(&pack[..end]);
         }
         assert_eq!(read(b"not a pack at all"), (Vec::new(), None));
+    }
+
+    #[test]
+    fn a_commit_of_which_only_a_part_is_read_is_left_out() {
+        let of_bytes = |bytes: usize| {
+            let mut body = b"author A <a@example.org> 1 +0000\n\nLong\n".to_vec();
+            body.resize(bytes, b'x');
+            body
+        };
+        let longest = usize::try_from(MAX_COMMIT_BYTES).unwrap();
+        let (fits, longer) = (of_bytes(longest), of_bytes(longest + 1));
+        let pack = [
+            b"PACK\0\0\0\x02\0\0\0\x03".to_vec(),
+            entry(1, &longer),
+            entry(1, &fits),
+            entry(1, &of_bytes(200)),
+        ]
+        .concat();
+        let (commits, objects) = read(&pack);
+        assert_eq!((commits.len(), objects), (2, Some(3)));
+        assert_eq!(Some(&commits[0]), commit(&fits).as_ref());
+        assert_eq!(read(&pack[..pack.len() - 12]).0, commits[..1]);
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use bay_policy::{CanonicalRequest, Layer, Outcome, decide};
+use bay_policy::write::rule_to_toml;
+use bay_policy::{CanonicalRequest, Layer, Outcome, Places, decide, parse};
 use bay_store::{ApprovalRow, Lasting, Scope};
 use bay_types::approval::{
     Allow, Answer, Approval, ApprovalState, Asked, Deny, MAX_ALLOW_S, MAX_WHY_BYTES, Reach,
@@ -269,7 +270,8 @@ async fn saved(daemon: &Arc<Daemon>, card: &Approval, caller: Principal) -> Resu
     let handle = daemon.bays.find(&card.bay.to_string())?;
     not_deleting(&handle.row(), "given a policy")?;
     let set = daemon.store.policy_get(&Scope::Bay(handle.id)).await.map_err(|e| e.to_api())?;
-    let rule = rule.replacen("id = \"approved\"", &format!("id = \"{}\"", card.id), 1);
+    let rule = rule_with_id(rule, card.id)
+        .ok_or_else(|| refuse("the rule on the card cannot be read as one rule".to_owned()))?;
     let mut wanted = PolicySet { name: "saved.toml".to_owned(), ..PolicySet::default() };
     let text = match set {
         Some(row) => {
@@ -300,6 +302,14 @@ async fn saved(daemon: &Arc<Daemon>, card: &Approval, caller: Principal) -> Resu
     }
     let event = policy::set_event(&prepared, &Scope::Bay(handle.id), caller);
     Ok(Lasting::Policy(prepared.new, event))
+}
+
+/// The rule in this text, with the id of its approval.
+fn rule_with_id(text: &str, id: ApprovalId) -> Option<String> {
+    let mut rules = parse(Layer::Bay, "approved", text, &Places::default()).ok()?.rules;
+    let mut rule = rules.pop().filter(|_| rules.is_empty())?;
+    rule.id = id.to_string();
+    Some(rule_to_toml(&rule))
 }
 
 async fn deny_request(
