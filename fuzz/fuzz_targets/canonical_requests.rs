@@ -25,6 +25,7 @@ fuzz_target!(|text: &str| {
             target,
             authorities: &[authority],
             headers: &[header],
+            websocket: false,
         };
         if let Ok(request) = canonicalise(&raw) {
             let sent = CanonicalRequest::from_line(&format!("{request} with {header}"))

@@ -1,8 +1,9 @@
 //! Lines and answers of a guest as the daemon and the CLI read them: everything in a bay is hostile to both.
 #![no_main]
 
+use bay_text::percent::path_value;
 use bay_types::exec::ExecStatus;
-use bay_types::guest::{FileStat, GuestEvent, GuestInfo, escape};
+use bay_types::guest::{FileStat, GuestEvent, GuestInfo};
 use bay_types::inside::{Activity, Port};
 use bay_types::service::ServiceView;
 use bay_types::watch::WatchLine;
@@ -20,6 +21,6 @@ fuzz_target!(|bytes: &[u8]| {
         let _ = serde_json::from_slice::<WatchLine>(line);
         let _ = serde_json::from_slice::<Vec<Port>>(line);
         let _ = serde_json::from_slice::<Activity>(line);
-        assert!(escape(line).is_ascii());
+        assert!(path_value(line).is_ascii());
     }
 });
