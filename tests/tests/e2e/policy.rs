@@ -75,7 +75,7 @@ fn a_policy_is_set_shown_checked_and_survives_restarts_of_daemon_and_bay() {
     ];
     checks(&daemon, "b", &asked);
     let why = daemon.bay(&["policy", "check", "b", "POST https://docs.example.com/guide/a"]).exits(1).text();
-    assert!(why.contains("nearly: allow docs at policy.toml:3"), "{why}");
+    assert!(why.contains("near miss: allow docs at policy.toml:3"), "{why}");
     assert!(why.contains("to allow it:") && why.contains("[[rule]]"), "{why}");
     let nothing = daemon.bay(&["policy", "diff", "b", &path]).ok();
     assert!(nothing.errors().contains("nothing would change"), "{}", nothing.errors());
@@ -207,7 +207,7 @@ fn coding_allows_the_operators_registries_and_asks_about_those_of_the_repository
     repository.git(&["remote", "add", "origin", "git@git.example.com:team/project.git"]);
     let up = ["up", &repository.arg(), "--name", "p", "--image", SMALL, "--policy", "coding"];
     let made = as_operator(&daemon, &home, &up).ok();
-    assert!(made.text().contains("https://proposed.example.net/npm/ is asked about"), "{}", made.text());
+    assert!(made.text().contains("https://proposed.example.net/npm/ needs an approval"), "{}", made.text());
     checks(
         &daemon,
         "p",
