@@ -67,7 +67,8 @@ pub struct Parts {
 }
 
 impl Daemon {
-    /// Builds the core from its parts. Nothing runs yet.
+    /// Builds the core from its parts. If a collector is set, the task that sends spans starts here. All other tasks
+    /// start in [`Daemon::begin`].
     ///
     /// # Errors
     /// If a key, a file of the gateway or the store cannot be used, or the default backend is not among `backends`.

@@ -1,4 +1,4 @@
-//! Tests of questions that a new daemon takes up, whatever its clock says.
+//! Tests of questions and allows that a new daemon takes up from an earlier one.
 
 use bay_store::Draft;
 use bay_types::approval::AskedExec;
@@ -43,7 +43,7 @@ fn row(bay: BayId, asked_at: Timestamp, minutes: i64) -> ApprovalRow {
 }
 
 #[tokio::test]
-async fn a_clock_that_jumps_makes_no_time_longer_and_ends_nothing_that_has_time_left() {
+async fn a_clock_that_was_ahead_makes_no_time_longer_and_one_that_was_behind_ends_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
     let (bay, now) = (BayId::generate(), Timestamp::now());

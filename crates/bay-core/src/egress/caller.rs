@@ -81,7 +81,7 @@ impl Callers {
         self.began.notify_one();
     }
 
-    /// Notes execs as they begin. Never returns.
+    /// Notes execs as they begin. If the backend has no attribution, returns at once; otherwise never returns.
     pub(super) async fn note_execs(self) {
         let Some(attribution) = self.attribution else { return };
         loop {

@@ -48,7 +48,7 @@ struct Tally {
 pub(super) enum Say {
     /// It gets its own event, whose number must be reported with [`Floods::recorded`].
     Record(Kind),
-    /// It was added to a sum. This is the last event of its kind.
+    /// It was added to a sum. The number is that of the last event of its kind; if there is none, it is 0.
     Counted(u64),
 }
 
@@ -56,7 +56,7 @@ pub(super) enum Say {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) kind: Kind,
-    /// The last event of the same kind.
+    /// The number of the last event of the same kind. If no refusal of the kind got an event, it is 0.
     pub(super) like: u64,
     pub(super) count: u64,
     /// The names of a sum of several kinds; then [`Kind::of`] is empty.

@@ -182,8 +182,9 @@ impl Pool {
         })
     }
 
-    /// The newest image with this name, id or source. For `host` it is `None` if the host's packages changed since
-    /// the last import, and for `tar:…` if the archive changed. A directory is not checked for changes.
+    /// The newest matching image with this name, id or source. For `host`, an image matches only if it has the host's
+    /// present packages. For `tar:…`, an image does not match if the archive changed; an unreadable archive counts
+    /// as unchanged. A directory is not checked for changes.
     pub fn image_find(&self, name: &str) -> Result<Option<ImageView>> {
         let packages = if name == "host" { Some(self.host_packages()?) } else { None };
         let found = self.image_metas()?.into_iter().rev().find(|meta| {

@@ -207,7 +207,7 @@ area! {
         what: String,
         /// Host and port, or the name. Empty if they were for several.
         of: String,
-        /// The number of the last one that has an event of its own.
+        /// The number of the last one that has an event of its own. If none has one, it is 0.
         like: u64,
         /// How many there were.
         count: Field<u64>,

@@ -90,7 +90,7 @@ fn render(
         made.push(("forked", format!("from {} of {}", from.checkpoint, from.name)));
     }
     if let Some(checkpoint) = bay.checkpoint {
-        made.push(("stands at", format!("{checkpoint}, and what came after it")));
+        made.push(("checkpoint", format!("{checkpoint}, and changes since")));
     }
     made.push(("workspace", visible(&bay.workspace)));
     let mut limits = limit_lines(bay);

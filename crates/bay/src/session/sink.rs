@@ -87,7 +87,7 @@ fn unbuffered(stdout: &io::Stdout, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for a descriptor that another program made non-blocking.
+/// Waits until standard output accepts bytes. If another program made it non-blocking, a write can fail with `EAGAIN`.
 fn wait_writable(stdout: &io::Stdout) -> io::Result<()> {
     let mut fds = [rustix::event::PollFd::new(stdout, rustix::event::PollFlags::OUT)];
     rustix::event::poll(&mut fds, None)?;

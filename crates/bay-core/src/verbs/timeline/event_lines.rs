@@ -212,7 +212,7 @@ fn of_exec(event: &ExecEvent) -> String {
     }
 }
 
-/// The number of an exec, which is never zero.
+/// The number of an exec. If the event has none, the field is 0, and this returns `None`.
 fn numbered(number: u64) -> Option<u64> {
     Some(number).filter(|number| *number > 0)
 }
@@ -455,7 +455,7 @@ fn inside(event: &InsideEvent) -> String {
     }
 }
 
-/// The line for a kind that this release does not know.
+/// The line for an event that has no wording of its own: its kind, then its fields.
 fn generic(kind: &str, body: &Value) -> String {
     let entries = body.as_object().map(pairs).unwrap_or_default();
     let kind = clip(&plain_text(kind), TEXT);

@@ -96,6 +96,9 @@ fn repeated(sum: &EgressRepeated) -> String {
         return format!("{count} more of {distinct} different names ({sample}) within {within_s} s");
     }
     let of = if sum.of.is_empty() { String::new() } else { format!(" ({})", text(&sum.of)) };
+    if sum.like == 0 {
+        return format!("{count} more without events of their own{of} within {within_s} s");
+    }
     format!("{count} more like {}{of} within {within_s} s", sum.like)
 }
 

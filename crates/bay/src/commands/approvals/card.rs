@@ -80,13 +80,19 @@ pub(super) fn allowed(card: &Approval, now: Timestamp) -> String {
         }
     };
     let left = until.map(|until| span(now, until)).unwrap_or_default();
+    let is_request = matches!(card.asked, Asked::Request(_));
     let scope = match reach {
-        Reach::Once => "one request".to_owned(),
+        Reach::Once if is_request => "one request".to_owned(),
+        Reach::Once => "one start".to_owned(),
         Reach::Exec => "this exec, while it runs".to_owned(),
-        Reach::For => format!("any command of {} for {left}", visible(&card.bay_name)),
+        Reach::For if is_request => format!("sent by any command of {} for {left}", visible(&card.bay_name)),
+        Reach::For => format!("any number of times for {left}"),
         Reach::Save => format!("a rule in the policy of {}", visible(&card.bay_name)),
     };
     let waits = match (reach, card.held) {
+        (Reach::Once, 0) if !is_request => format!(
+            "; nobody is waiting: only the same command, requested again within {left}, is allowed. Any other needs a new approval"
+        ),
         (Reach::Once, 0) => format!(
             "; its client has left: only the same request, sent again within {left}, is allowed. Any other needs a new approval"
         ),
@@ -95,7 +101,8 @@ pub(super) fn allowed(card: &Approval, now: Timestamp) -> String {
     format!("covers {what}; {scope}{waits}")
 }
 
-/// Most terminal lines of one entry of a list, and most characters if the list is not written to a terminal.
+/// An entry of a list is shortened to about this many terminal lines. The limit of characters always applies, also on a
+/// terminal.
 const MAX_LIST_LINES: usize = 4;
 const MAX_LIST_CHARS: usize = 600;
 /// The prefix of each further line of an entry, so that no text from a bay can look like the next entry.
@@ -139,7 +146,7 @@ const LABEL: usize = 13;
 /// Fewest columns of a value, however narrow the terminal is.
 const LEAST_ROOM: usize = 20;
 
-/// The whole card. No text from a bay exceeds a terminal's `columns`.
+/// The whole card. If the terminal has at least `LABEL + 2 + LEAST_ROOM` columns, no text from a bay exceeds `columns`.
 pub(super) fn whole(card: &Approval, now: Timestamp, columns: Option<usize>) -> String {
     let mut text = format!("── {} ── {} ── {}\n", card.id, visible(&card.bay_name), card.state);
     let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(LABEL + 2).max(LEAST_ROOM));
@@ -186,7 +193,7 @@ pub(super) fn whole(card: &Approval, now: Timestamp, columns: Option<usize>) -> 
             row("", visible(line));
         }
     }
-    // A command has no client and no secrets.
+    // A card of a command shows neither a process that caused it nor secrets.
     let is_request = matches!(card.asked, Asked::Request(_));
     if is_request {
         row("who", who(card));
@@ -217,10 +224,10 @@ pub(super) fn whole(card: &Approval, now: Timestamp, columns: Option<usize>) -> 
     row("digest", visible(&card.digest));
     match card.state {
         ApprovalState::Open => {
-            let waits = if card.held == 0 {
-                "its client has left: an allow is for the same request, sent again"
-            } else {
-                "held"
+            let waits = match card.held {
+                0 if is_request => "its client has left: an allow is for the same request, sent again",
+                0 => "nobody is waiting: an allow is for the same command, requested again",
+                _ => "held",
             };
             row(
                 "time",

@@ -13,14 +13,14 @@ use serde::Serialize;
 use super::counts::{Reader, Stream, TestCounts};
 use crate::commands::diff;
 
-/// How long a daemon may be unreachable while a command runs.
+/// If the output stream breaks, the command must give new output within this time before the next break.
 const AWAY_FOR: Duration = Duration::from_secs(60);
 /// How long the record may lag behind the reported end of the command.
 const RECORDED_WITHIN: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 const SIGKILL: i32 = 9;
 
-/// What a bay holds beyond the base that all compared bays share.
+/// How much a bay's workspace differs from the base that all compared bays share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct DiffSize {
     pub(crate) files: u64,
