@@ -2,6 +2,7 @@
 //! and of the record.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
@@ -24,14 +25,28 @@ pub(crate) struct InsideRequests {
     pub(crate) served: Mutex<Served>,
     pub(crate) record: RecordShare,
     pub(crate) noted: Mutex<Noted>,
-    pub(crate) service_reports: Mutex<ServiceReports>,
+    /// States of services that were recorded.
+    pub(crate) service_states: Mutex<RateWindow>,
 }
 
-/// States of services that were recorded.
+/// Counts within windows of time that follow each other.
 #[derive(Debug, Default)]
-pub(crate) struct ServiceReports {
-    pub(crate) since: Option<Instant>,
-    pub(crate) written: u32,
+pub(crate) struct RateWindow {
+    since: Option<Instant>,
+    count: u32,
+}
+
+impl RateWindow {
+    /// Counts one more. If there were `most` within the window, refuses it.
+    pub(crate) fn admits(&mut self, most: u32, within: Duration) -> bool {
+        let now = Instant::now();
+        if now >= *self.since.get_or_insert(now) + within {
+            (self.since, self.count) = (Some(now), 0);
+        }
+        let admitted = self.count < most;
+        self.count += u32::from(admitted);
+        admitted
+    }
 }
 
 #[derive(Debug, Default)]
@@ -43,8 +58,7 @@ pub(crate) struct Served {
 /// Changes by a bay's own processes that were recorded.
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
-    pub(crate) since: Option<Instant>,
-    pub(crate) written: u32,
+    pub(crate) window: RateWindow,
     /// How many beyond the number that is recorded singly have no event yet.
     pub(crate) left_out: u64,
     /// It is on record that the bay's share of the record is used up.
@@ -58,7 +72,7 @@ impl Default for InsideRequests {
             served: Mutex::default(),
             record: RecordShare::default(),
             noted: Mutex::default(),
-            service_reports: Mutex::default(),
+            service_states: Mutex::default(),
         }
     }
 }

@@ -311,12 +311,7 @@ pub(crate) async fn changed(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, chang
         return false;
     }
     let mut noted = handle.inside.noted.lock().await;
-    let now = Instant::now();
-    let since = *noted.since.get_or_insert(now);
-    if now >= since + NOTES_WITHIN {
-        (noted.since, noted.written) = (Some(now), 0);
-    }
-    if noted.written >= NOTES {
+    if !noted.window.admits(NOTES, NOTES_WITHIN) {
         noted.left_out = noted.left_out.saturating_add(1);
         if noted.left_out == 1 {
             let (daemon, handle) = (Arc::clone(daemon), Arc::clone(handle));
@@ -327,7 +322,6 @@ pub(crate) async fn changed(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, chang
         }
         return false;
     }
-    noted.written += 1;
     match handle.inside.record.has_room(&daemon.store, handle.id).await {
         Ok(true) => noted.full = false,
         // Recorded once. From then on none of the bay's changes is recorded.

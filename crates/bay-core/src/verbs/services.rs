@@ -16,7 +16,6 @@ use bay_types::{Action, CoreError, ErrorCode, Hint, HintBay};
 use bytes::Bytes;
 use http::Method;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use super::{command_approval, execs};
 use crate::authorize::Verb;
@@ -254,17 +253,8 @@ pub(crate) async fn reached(daemon: &Daemon, handle: &BayHandle, reached: Servic
     if daemon.permit(&Principal::bay(handle.id), Verb::ChangeReport).is_err() {
         return false;
     }
-    {
-        let mut reports = handle.inside.service_reports.lock().await;
-        let now = Instant::now();
-        let since = *reports.since.get_or_insert(now);
-        if now >= since + STATES_WITHIN {
-            (reports.since, reports.written) = (Some(now), 0);
-        }
-        if reports.written >= STATES {
-            return false;
-        }
-        reports.written += 1;
+    if !handle.inside.service_states.lock().await.admits(STATES, STATES_WITHIN) {
+        return false;
     }
     if let Err(error) = daemon.store.event_append(Some(handle.id), &Draft::of(reached)).await {
         tracing::warn!(bay = %handle.name, %error, "the state of a service could not be recorded");
