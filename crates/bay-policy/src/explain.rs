@@ -11,6 +11,7 @@ use crate::decide::{Cause, Decision, LayerVerdict};
 use crate::index::Wanted;
 use crate::learn::narrowest;
 use crate::pattern::{HostPattern, Strictness};
+use crate::preset::Preset;
 use crate::rule::{Kind, Layer, Matcher, Origin, Outcome, Rule};
 use crate::write::rule_to_toml;
 
@@ -67,8 +68,9 @@ impl Explanation {
         let next = match self.would_allow.first() {
             None => String::new(),
             // Nobody edits a preset. A policy file can begin with one and add rules.
-            Some(Remedy::AddRule { layer, file, .. }) => match file.strip_prefix("preset:") {
+            Some(Remedy::AddRule { layer, file, .. }) => match Preset::of_file(file) {
                 Some(preset) => {
+                    let preset = preset.name();
                     format!(
                         "; to allow it, set a policy that extends {preset} and has a rule for it ({layer} layer)"
                     )

@@ -1,5 +1,8 @@
 //! Presets: policies that ship with the product.
 
+/// What the names of presets' files begin with. No file of an operator gets such a name.
+const FILE_PREFIX: &str = "preset:";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Preset {
     #[default]
@@ -30,6 +33,18 @@ impl Preset {
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|preset| preset.name() == name)
+    }
+
+    /// The name of its policy file, in origins and wherever a policy is named.
+    #[must_use]
+    pub fn file_name(self) -> String {
+        format!("{FILE_PREFIX}{}", self.name())
+    }
+
+    /// The preset whose policy file has this name.
+    #[must_use]
+    pub fn of_file(name: &str) -> Option<Self> {
+        name.strip_prefix(FILE_PREFIX).and_then(Self::named)
     }
 
     /// Its policy file.

@@ -7,6 +7,7 @@ use bay_text::invisible::misleads;
 use crate::canonical::Scheme;
 use crate::pattern::query::ValuePattern;
 use crate::pattern::{Methods, Ports, QueryPattern};
+use crate::preset::Preset;
 use crate::push::RefPattern;
 use crate::rule::{Grant, Kind, Matcher, Outcome, Rule};
 
@@ -32,6 +33,36 @@ pub fn rule_to_toml(rule: &Rule) -> String {
         }
     }
     text
+}
+
+/// What a policy file that gets one more rule is so far.
+#[derive(Debug, Clone, Copy)]
+pub enum Base<'a> {
+    /// There is no policy yet.
+    Nothing,
+    /// The policy is a preset, which has no file to write to: the new file extends it.
+    Preset(Preset),
+    /// The policy is this file. Its rules, order and comments stay.
+    File(&'a str),
+}
+
+/// A policy file with one more rule behind all others. `note` becomes a comment above the rule; it is one line.
+///
+/// A `[[rule]]` table may follow any complete TOML document, whatever its last table is.
+#[must_use]
+pub fn file_with_rule(base: Base<'_>, note: &str, rule: &Rule) -> String {
+    let so_far = match base {
+        Base::Nothing => String::new(),
+        Base::Preset(preset) => {
+            let mut text = String::new();
+            pair(&mut text, "extends", &string(preset.name()));
+            text.push('\n');
+            text
+        }
+        Base::File(text) => format!("{}\n\n", text.trim_end()),
+    };
+    let note = note.lines().next().unwrap_or_default();
+    format!("{so_far}# {note}\n{}", rule_to_toml(rule))
 }
 
 /// The `[[grant]]` table of a grant.

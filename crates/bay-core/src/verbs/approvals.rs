@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use bay_policy::write::rule_to_toml;
-use bay_policy::{CanonicalRequest, Layer, Outcome, Places, decide, parse};
+use bay_policy::write::{Base, file_with_rule};
+use bay_policy::{CanonicalRequest, Layer, Outcome, Places, Preset, Rule, decide, parse};
 use bay_store::{ApprovalRow, Lasting, Scope};
 use bay_types::approval::{
     Allow, Answer, Approval, ApprovalState, Asked, Deny, MAX_ALLOW_S, MAX_WHY_BYTES, Reach,
@@ -273,22 +273,21 @@ async fn saved(daemon: &Arc<Daemon>, card: &Approval, caller: Principal) -> Resu
     let rule = rule_with_id(rule, card.id)
         .ok_or_else(|| refuse("the rule on the card cannot be read as one rule".to_owned()))?;
     let mut wanted = PolicySet { name: "saved.toml".to_owned(), ..PolicySet::default() };
-    let text = match set {
+    let base = match &set {
         Some(row) => {
             wanted.places = serde_json::from_str(&row.places).map_err(|error| CoreError::internal(&error))?;
-            match row.name.strip_prefix("preset:") {
-                // A preset cannot be edited. The bay's policy extends it from now on.
-                Some(preset) => format!("extends = \"{preset}\"\n"),
+            match Preset::of_file(&row.name) {
+                Some(preset) => Base::Preset(preset),
                 None => {
-                    wanted.name = row.name;
-                    row.text
+                    wanted.name.clone_from(&row.name);
+                    Base::File(&row.text)
                 }
             }
         }
-        None => String::new(),
+        None => Base::Nothing,
     };
-    wanted.text =
-        Some(format!("{}\n\n# Allowed by a person at {}.\n{rule}", text.trim_end(), Timestamp::now()));
+    let note = format!("Allowed by a person at {}.", Timestamp::now());
+    wanted.text = Some(file_with_rule(base, &note, &rule));
     let location = handle.row().origin.map(|origin| origin.location);
     let prepared = policy::prepare(Layer::Bay, wanted, location).await?;
     let compiled = policy::replaced(daemon, &handle, prepared.layer.clone()).await?;
@@ -305,11 +304,11 @@ async fn saved(daemon: &Arc<Daemon>, card: &Approval, caller: Principal) -> Resu
 }
 
 /// The rule in this text, with the id of its approval.
-fn rule_with_id(text: &str, id: ApprovalId) -> Option<String> {
+fn rule_with_id(text: &str, id: ApprovalId) -> Option<Rule> {
     let mut rules = parse(Layer::Bay, "approved", text, &Places::default()).ok()?.rules;
     let mut rule = rules.pop().filter(|_| rules.is_empty())?;
     rule.id = id.to_string();
-    Some(rule_to_toml(&rule))
+    Some(rule)
 }
 
 async fn deny_request(

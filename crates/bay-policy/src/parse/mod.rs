@@ -36,7 +36,6 @@ impl Preset {
     /// # Errors
     /// If a destination cannot be expressed as a rule.
     pub fn load(self, layer: Layer, places: &Places) -> Result<LayerPolicy, Problems> {
-        let file = format!("preset:{}", self.name());
-        document::parse(layer, &file, self.text(), places, document::Extending::Refused)
+        document::parse(layer, &self.file_name(), self.text(), places, document::Extending::Refused)
     }
 }

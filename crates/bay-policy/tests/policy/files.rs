@@ -1,7 +1,7 @@
 //! Policy files: every mistake is reported with its line, its reason and a fix.
 
-use bay_policy::write::{grant_to_toml, rule_to_toml};
-use bay_policy::{Layer, Places, parse};
+use bay_policy::write::{Base, file_with_rule, grant_to_toml, rule_to_toml};
+use bay_policy::{Layer, Places, Preset, parse};
 
 use super::{layer, policy};
 
@@ -193,4 +193,34 @@ expires = 2030-01-01T00:00:00Z
     }
     assert_eq!(read.grants[0].matcher, again.grants[0].matcher);
     assert_eq!(read.rules.len(), again.rules.len());
+}
+
+#[test]
+fn a_file_with_one_more_rule_keeps_everything_before_it() {
+    let parsed = |text: &str| parse(Layer::Bay, "p.toml", text, &Places::default()).expect(text);
+    let added = parsed("[[rule]]\nid = \"new\"\noutcome = \"allow\"\nhost = \"new.test\"\n").rules.remove(0);
+    let bases = [
+        "",
+        "# only a comment",
+        "otherwise = \"ask\"",
+        "extends = \"coding\"\n\n[[rule]]\noutcome = \"deny\"\nhost = \"a.test\" # the last word\n\n\n",
+        "[[rule]]\noutcome = \"allow\"\nhost = [\n  \"a.test\",\n]",
+        "[[exec]]\noutcome = \"ask\"\nargv = [\"rm\"]",
+    ];
+    for base in bases {
+        let (before, text) = (parsed(base), file_with_rule(Base::File(base), "why\n[[rule]]", &added));
+        let after = parsed(&text);
+        assert!(text.starts_with(base.trim_end()), "{text}");
+        assert_eq!(after.rules.len(), before.rules.len() + 1, "{text}");
+        let last = after.rules.iter().find(|rule| rule.id == "new").expect(&text);
+        assert_eq!((&last.matcher, last.outcome), (&added.matcher, added.outcome), "{text}");
+        let others = |rules: &[bay_policy::Rule]| -> Vec<String> {
+            rules.iter().filter(|rule| rule.id != "new").map(rule_to_toml).collect()
+        };
+        assert_eq!(others(&after.rules), others(&before.rules), "{text}");
+    }
+    let of_preset = parsed(&file_with_rule(Base::Preset(Preset::Coding), "why", &added));
+    let preset = Preset::Coding.load(Layer::Bay, &Places::default()).unwrap();
+    assert_eq!(of_preset.rules.len(), preset.rules.len() + 1);
+    assert_eq!(parsed(&file_with_rule(Base::Nothing, "why", &added)).rules.len(), 1);
 }

@@ -62,7 +62,7 @@ fn prepare_now(layer: Layer, given: PolicySet, forge: Option<&Place>) -> Result<
     }
     let (name, text) = match (given.text, Preset::named(&given.name)) {
         (Some(text), _) => (given.name, text),
-        (None, Some(preset)) => (format!("preset:{}", preset.name()), preset.text().to_owned()),
+        (None, Some(preset)) => (preset.file_name(), preset.text().to_owned()),
         (None, None) => {
             let known = Preset::ALL.map(Preset::name).join(", ");
             return refuse(
