@@ -30,7 +30,6 @@ mod serve_error;
 mod startup;
 
 pub use bay_core::{SshKey, look_at_keys};
-pub use bay_front_rest::Words;
 pub use serve_error::ServeError;
 
 /// The configuration of a daemon. The caller parses it from flags and environment.

@@ -4,8 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use bay_cli_words::Words;
 use bay_core::{OpenError, io_code};
-use bay_front_rest::Words;
 use bay_pool::PoolError;
 use bay_store::StoreError;
 use bay_types::{ApiError, ErrorCode};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use axum::routing::{get, patch, post};
+use axum::{Extension, Router};
 use bay_core::Daemon;
 use bay_core::verbs::{bays, create, events, settings};
 use bay_types::backend::BackendView;
@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use crate::request::{Caller, Input, NoQuery, Parent, Shared};
 use crate::response::{Failure, Json, progress_then_result};
-use crate::words::Words;
+use bay_cli_words::Words;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new()
@@ -105,7 +105,7 @@ async fn create(
     State(daemon): Shared,
     Caller(who): Caller,
     Parent(parent): Parent,
-    words: Words,
+    Extension(words): Extension<Words>,
     Input(wanted): Input<BayCreate>,
 ) -> Result<Response, Failure> {
     let creation = create::begin(&daemon, &who, wanted, parent)?;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use axum::routing::get;
+use axum::{Extension, Router};
 use bay_core::Daemon;
 use bay_core::byte_stream::{json_lines, received};
 use bay_core::verbs::diff;
@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 
 use crate::request::{Caller, Shared};
 use crate::response::{Failure, lines, progress_then_result};
-use crate::words::Words;
+use bay_cli_words::Words;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new().route("/v1/bays/{bay}/diff", get(diff)).route("/v1/bays/{bay}/review", get(review))
@@ -25,7 +25,7 @@ async fn diff(
     Caller(who): Caller,
     Path(bay): Path<String>,
     Query(ask): Query<DiffAsk>,
-    words: Words,
+    Extension(words): Extension<Words>,
 ) -> Result<Response, Failure> {
     let found = received(diff::diff(&daemon, &who, &bay, &ask).await?);
     let found = found.map(move |line| match line {
@@ -40,7 +40,7 @@ async fn review(
     Caller(who): Caller,
     Path(bay): Path<String>,
     Query(ask): Query<DiffAsk>,
-    words: Words,
+    Extension(words): Extension<Words>,
 ) -> Result<Response, Failure> {
     let review = diff::begin_review(&daemon, &who, &bay, ask).await?;
     Ok(progress_then_result(words, |reporter| review.run(reporter)))

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRequest, Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use bay_core::Daemon;
 use bay_core::verbs::execs::verbs::{self, Frames};
 use bay_types::exec::{ExecSpec, ExecView, SignalRequest, Signalled};
@@ -20,7 +20,7 @@ use serde::Deserialize;
 
 use crate::request::{Caller, Input, NoQuery, Parent, Shared};
 use crate::response::{Failure, Json, frames};
-use crate::words::Words;
+use bay_cli_words::Words;
 
 /// Buffer for the bytes from the guest to the caller.
 const SPLICE_BUFFER: usize = 256 * 1024;
@@ -188,7 +188,7 @@ async fn output(
     Caller(who): Caller,
     Path((bay, exec)): Path<(String, String)>,
     Query(query): Query<OutputQuery>,
-    words: Words,
+    Extension(words): Extension<Words>,
 ) -> Result<Response, Failure> {
     Ok(frames(words, verbs::output(&daemon, &who, &bay, &exec, query.since, query.follow).await?))
 }

@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use axum::routing::{delete, get};
+use axum::{Extension, Router};
 use bay_core::Daemon;
 use bay_core::verbs::images;
 use bay_types::image::{ImageImport, ImageView};
@@ -11,7 +11,7 @@ use http::StatusCode;
 
 use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json, progress_then_result};
-use crate::words::Words;
+use bay_cli_words::Words;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new().route("/v1/images", get(list).post(import)).route("/v1/images/{image}", delete(remove))
@@ -29,7 +29,7 @@ async fn import(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
-    words: Words,
+    Extension(words): Extension<Words>,
     Input(import): Input<ImageImport>,
 ) -> Response {
     progress_then_result(

@@ -1,5 +1,5 @@
 //! The REST front: thin handlers that parse a request, call a verb and encode its outcome as JSON. Every error has an
-//! [`ApiError`] as its body, also errors of the router itself. [`words`] has the hints of this front.
+//! [`ApiError`] as its body, also errors of the router itself. Hints are in the words of [`bay_cli_words`].
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use bay_cli_words::Words;
 use bay_core::{Daemon, plain_text};
 use bay_types::{ApiError, CoreError, ErrorCode};
 use http::{HeaderValue, StatusCode, header};
@@ -32,12 +33,10 @@ mod response;
 mod secrets;
 mod services;
 mod timeline;
-mod words;
 mod workspaces;
 
 use request::{MAX_JSON, Shared};
 use response::{Failure, Json};
-pub use words::Words;
 
 /// Longest plain-text body of the router that is converted to an [`ApiError`].
 const MAX_PLAIN_ERROR: usize = 4096;

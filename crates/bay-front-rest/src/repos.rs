@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
+use axum::{Extension, Router};
 use bay_core::Daemon;
 use bay_core::verbs::repos;
 use bay_types::repo::{RepoOffer, RepoOffered, RepoSync, RepoView};
@@ -14,7 +14,7 @@ use http::StatusCode;
 
 use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json, progress_then_result};
-use crate::words::Words;
+use bay_cli_words::Words;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new()
@@ -57,7 +57,7 @@ async fn sync(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
-    words: Words,
+    Extension(words): Extension<Words>,
     Input(sync): Input<RepoSync>,
 ) -> Response {
     progress_then_result(

@@ -12,7 +12,6 @@ use http::request::Parts;
 use serde::de::DeserializeOwned;
 
 use crate::response::Failure;
-use crate::words::Words;
 
 /// Longest JSON body: a command line with every byte escaped.
 pub(crate) const MAX_JSON: usize = 8 << 20;
@@ -84,14 +83,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
                 "connect through the daemon's socket",
             ))
         })
-    }
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Words {
-    type Rejection = std::convert::Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Self::Rejection> {
-        Ok(parts.extensions.get().cloned().unwrap_or_default())
     }
 }
 

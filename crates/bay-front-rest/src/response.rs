@@ -11,7 +11,7 @@ use futures_util::StreamExt;
 use http::{StatusCode, header};
 use serde::Serialize;
 
-use crate::words::Words;
+use bay_cli_words::Words;
 
 /// A [`CoreError`] as a response. The response carries it unchanged until [`encode_errors`](crate::encode_errors) adds
 /// the hints of this front. So a handler need not know which bay the request is about.

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 pub(crate) fn dispatch() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
     let name = arguments.next()?;
-    if std::path::Path::new(&name).file_name().is_some_and(|name| name == crate::bay_ctl::NAME) {
-        return Some(crate::bay_ctl::run());
+    if std::path::Path::new(&name).file_name().is_some_and(|name| name == bay_cli::bay_ctl::NAME) {
+        return Some(bay_cli::bay_ctl::run());
     }
     let first = arguments.next()?;
     match first.to_str()? {

@@ -58,7 +58,7 @@ pub(crate) fn columns() -> Option<usize> {
 }
 
 /// Prints a message on standard error. A closed standard error is no failure.
-pub(crate) fn talk(text: &str) {
+pub fn talk(text: &str) {
     let mut out = io::stderr().lock();
     let text = for_stream(&out, text);
     let _ = out.write_all(&text).and_then(|()| out.write_all(b"\n"));

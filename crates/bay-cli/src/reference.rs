@@ -17,7 +17,7 @@ const COMMON: &str = "Common options:";
 
 const OPENING: &str = "# The command line\n\n\
     What `bay VERB --help` says, for every verb; the common options are those of `bay` itself. This page is made from\n\
-    the binary: a test fails when they differ, and `BAY_BLESS=1 cargo test -p bay reference` writes it anew.\n";
+    the binary: a test fails when they differ, and `BAY_BLESS=1 cargo test -p bay-cli reference` writes it anew.\n";
 
 /// The page that the binary generates.
 fn page() -> String {
@@ -60,7 +60,7 @@ fn the_reference_of_the_command_line_matches_the_binary() {
     assert!(
         now == written,
         "docs/cli.md differs from the binary, first at (binary, page): {differing:?}\n\
-         write it anew with: BAY_BLESS=1 cargo test -p bay reference"
+         write it anew with: BAY_BLESS=1 cargo test -p bay-cli reference"
     );
 }
 

@@ -49,14 +49,14 @@ const KEPT_PREFIXES: [&str; 3] = ["BAY_", "RUST_", "LC_"];
 
 /// Where a daemon has its data and socket, and whether to start it.
 #[derive(Debug, Clone)]
-pub(crate) struct DaemonLocation {
-    pub(crate) data_dir: PathBuf,
-    pub(crate) pool: PathBuf,
-    pub(crate) socket: PathBuf,
+pub struct DaemonLocation {
+    pub data_dir: PathBuf,
+    pub pool: PathBuf,
+    pub socket: PathBuf,
     /// Start a daemon if none answers.
-    pub(crate) autostart: bool,
+    pub autostart: bool,
     /// Print nothing while it starts.
-    pub(crate) quiet: bool,
+    pub quiet: bool,
 }
 
 impl DaemonLocation {

@@ -6,4 +6,6 @@ mod sparse;
 mod unpack;
 
 pub(crate) use pack::{Packed, Packer, STAT_BLOCK, harmless_beginning, pack, too_sparse};
+#[cfg(fuzzing)]
+pub(crate) use unpack::unpack_from;
 pub(crate) use unpack::{Unpacked, unpack, unpack_file};

@@ -149,7 +149,7 @@ impl Clean {
 /// The error of a git command. If a disk is full, it is the caller's.
 fn explained(error: &GitError, place: &Path) -> ApiError {
     if !error.is_full_disk() {
-        return bay_daemon::Words::default().error(error.to_api());
+        return bay_cli_words::Words::default().error(error.to_api());
     }
     ApiError::new(
         ErrorCode::NotEnough,

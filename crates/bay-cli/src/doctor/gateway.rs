@@ -1,6 +1,6 @@
 //! What the egress of bays needs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{Check, Subject};
 
@@ -22,7 +22,7 @@ pub(super) fn steering(root: bool) -> Check {
 }
 
 /// Checks the keys with which daemons of this host encrypt. Makes no key.
-pub(super) fn key(root: bool) -> Check {
+pub(super) fn key(root: bool, look_at_keys: fn(Option<&Path>) -> Result<String, String>) -> Check {
     let subject = Subject {
         id: "key",
         title: "the daemon's key",
@@ -31,7 +31,7 @@ pub(super) fn key(root: bool) -> Check {
         fix: "put the key back, owned by root and with mode 600; or name another with BAY_KEY_FILE",
     };
     let given = std::env::var_os("BAY_KEY_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
-    match bay_daemon::look_at_keys(given.as_deref()) {
+    match look_at_keys(given.as_deref()) {
         Ok(found) => subject.ok(found),
         Err(_) if !root => subject.unknown("only root may look"),
         Err(why) => subject.missing(why),

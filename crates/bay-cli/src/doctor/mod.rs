@@ -15,6 +15,7 @@ mod tools;
 
 use serde::Serialize;
 
+use crate::daemon_in_this_executable::DaemonInThisExecutable;
 use crate::daemon_start::DaemonLocation;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -95,7 +96,7 @@ pub(crate) struct Examined {
     pub(crate) checks: Vec<Check>,
 }
 
-pub(crate) async fn examine(location: &DaemonLocation) -> Examined {
+pub(crate) async fn examine(daemon: &DaemonInThisExecutable, location: &DaemonLocation) -> Examined {
     let root = rustix::process::geteuid().is_root();
     let checks = vec![
         kernel::version(),
@@ -116,7 +117,7 @@ pub(crate) async fn examine(location: &DaemonLocation) -> Examined {
         kernel::pressure(),
         gateway::steering(root),
         kernel::abort_connections(root),
-        gateway::key(root),
+        gateway::key(root, daemon.look_at_keys),
         kernel::seccomp(),
         kernel::landlock(),
         kernel::security_modules(),

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use bay_client::{Client, bay_path};
-use bay_policy::{CompiledPolicy, Layers};
+use bay_policy::{CompiledPolicy, Layers, Preset};
 use bay_types::policy::{Check, Explained, Finding, Lesson, PolicyChange, Recalled, Remedy};
 use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
@@ -56,9 +56,9 @@ pub(super) fn explained(told: &Explained) -> String {
     for remedy in &told.would_allow {
         match remedy {
             Remedy::AddRule { layer, file, toml } => {
-                let to = match file.strip_prefix("preset:") {
+                let to = match Preset::of_file(file) {
                     Some(preset) => {
-                        format!("set a file that begins with extends = \"{}\" and continues", visible(preset))
+                        format!("set a file that begins with extends = \"{}\" and continues", preset.name())
                     }
                     None => format!("add to {}", visible(file)),
                 };

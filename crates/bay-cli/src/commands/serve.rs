@@ -1,17 +1,13 @@
-use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bay_client::local;
-use bay_daemon::{ApprovalsConfig, Collector, EgressConfig, ServerConfig, SshKey, Words};
-use bay_pool::{GIT_VARIABLES, PoolOptions};
 use bay_types::backend::BackendName;
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 use jiff::SignedDuration;
-use tracing_subscriber::EnvFilter;
 
+use crate::daemon_in_this_executable::DaemonInThisExecutable;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 
@@ -20,63 +16,63 @@ use crate::global_options::GlobalOptions;
 #[command(
     after_help = "Examples:\n  bay serve\n  bay serve --data-dir /srv/bays --pool /mnt/btrfs/bays\n  bay serve --listen 127.0.0.1:7070\n  bay serve --otlp http://127.0.0.1:4318\n\nBAY_LOG sets the log level: error, warn, info (default), debug, trace."
 )]
-pub(crate) struct Serve {
+pub struct Serve {
     /// Also serve the API on this loopback TCP address, for callers with the token from the file `token` of the data
     /// directory.
     #[arg(long, value_name = "ADDR")]
-    listen: Option<SocketAddr>,
+    pub listen: Option<SocketAddr>,
     /// Send spans of execs and their network requests to this OpenTelemetry collector, as OTLP/JSON over plain HTTP
     /// [default: OTEL_EXPORTER_OTLP_ENDPOINT, if it is usable].
     #[arg(long, value_name = "URL")]
-    otlp: Option<String>,
+    pub otlp: Option<String>,
     /// Size of a new pool file [default: depends on the free disk].
     #[arg(long, value_name = "N")]
-    pool_mib: Option<u64>,
+    pub pool_mib: Option<u64>,
     /// Disk space in MiB that a pool file leaves free on the host [default: a tenth of the disk, at least 2048].
     #[arg(long, env = "BAY_DISK_RESERVE_MIB", value_name = "N")]
-    disk_reserve_mib: Option<u64>,
+    pub disk_reserve_mib: Option<u64>,
     /// The backend of new bays, unless `bay up` names one.
     #[arg(long, env = "BAY_BACKEND", value_name = "NAME", default_value = BackendName::LOCAL)]
-    backend: String,
+    pub backend: String,
     /// The runsc binary for bays inside gVisor [default: the installed one].
     #[arg(long, env = "BAY_RUNSC", value_name = "PATH")]
-    runsc: Option<PathBuf>,
+    pub runsc: Option<PathBuf>,
     /// The CRIU binary for memory checkpoints [default: the first that is 4.2 or newer].
     #[arg(long, env = "BAY_CRIU", value_name = "PATH")]
-    criu: Option<PathBuf>,
+    pub criu: Option<PathBuf>,
     /// Memory in MiB that live forks and restores leave free on the host [default: a twentieth of the host's memory, at
     /// least 256].
     #[arg(long, env = "BAY_MEMORY_RESERVE_MIB", value_name = "N")]
-    memory_reserve_mib: Option<u64>,
+    pub memory_reserve_mib: Option<u64>,
     /// The key that encrypts secrets in the data directory [default: a key that the first start creates below
     /// /etc/workbay/keys].
     #[arg(long, env = "BAY_KEY_FILE", value_name = "PATH")]
-    key_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
     /// A file in the format of /etc/hosts. Gateways resolve the names in it from this file, not by DNS.
     #[arg(long, env = "BAY_GATEWAY_HOSTS", value_name = "PATH")]
-    gateway_hosts: Option<PathBuf>,
+    pub gateway_hosts: Option<PathBuf>,
     /// Certificates (PEM) of authorities that gateways trust besides those of the host; repeatable.
     #[arg(long, env = "BAY_GATEWAY_CA", value_name = "PATH", value_delimiter = ':')]
-    gateway_ca: Vec<PathBuf>,
+    pub gateway_ca: Vec<PathBuf>,
     /// The OpenSSH key, without a passphrase, that gateways use to fetch and push over SSH at a host; if USER is
     /// omitted, git; repeatable.
     #[arg(long, env = "BAY_SSH_KEY", value_name = "[USER@]HOST[:PORT]=FILE", value_delimiter = ',')]
-    ssh_key: Vec<SshKey>,
+    pub ssh_key: Vec<String>,
     /// The known SSH servers, in the format of OpenSSH's known_hosts. No server is trusted on first use.
     #[arg(long, env = "BAY_SSH_KNOWN_HOSTS", value_name = "PATH")]
-    ssh_known_hosts: Option<PathBuf>,
+    pub ssh_known_hosts: Option<PathBuf>,
     /// How long an approval waits for an answer, such as 15m; then it is denied [default: 15m].
     #[arg(long, env = "BAY_ASK_TIMEOUT", value_name = "TIME", value_parser = time)]
-    ask_timeout: Option<Duration>,
+    pub ask_timeout: Option<Duration>,
     /// How long the gateway holds a request before it answers a client that retries by itself.
     #[arg(long, env = "BAY_ASK_HOLD", hide = true, value_parser = time)]
-    ask_hold: Option<Duration>,
+    pub ask_hold: Option<Duration>,
     /// Leave the caller's session, so that its terminal may close.
     #[arg(long, hide = true)]
-    detached: bool,
+    pub detached: bool,
     /// Fail intentionally at a named point.
     #[arg(long, env = "BAY_FAULT", hide = true)]
-    fault: Option<String>,
+    pub fault: Option<String>,
 }
 
 fn time(text: &str) -> Result<Duration, String> {
@@ -86,7 +82,7 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 impl Serve {
-    pub(crate) fn run(self, global: &GlobalOptions) -> Outcome {
+    pub(crate) fn run(self, daemon: &DaemonInThisExecutable, global: &GlobalOptions) -> Outcome {
         if !rustix::process::geteuid().is_root() {
             return Err(ApiError::new(
                 ErrorCode::NotRoot,
@@ -95,75 +91,7 @@ impl Serve {
             )
             .into());
         }
-        if self.detached {
-            // Fails only if this process already leads a session, which is as good.
-            let _ = rustix::process::setsid();
-        }
-        let filter = EnvFilter::try_from_env("BAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-        tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
-            .init();
-        let otlp = self.collector()?;
-        let location = global.location();
-        let executable = std::env::current_exe().map_err(|e| local("finding the bay executable", &e))?;
-        let config = ServerConfig {
-            data_dir: location.data_dir,
-            pool_dir: location.pool,
-            socket: location.socket,
-            listen: self.listen,
-            executable,
-            pool_options: PoolOptions {
-                initial_mib: self.pool_mib,
-                reserve_mib: self.disk_reserve_mib,
-                git_environment: GIT_VARIABLES
-                    .iter()
-                    .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
-                    .collect(),
-                must_exist: false,
-            },
-            otlp,
-            backend: self.backend.into(),
-            runsc: self.runsc,
-            criu: self.criu,
-            memory_reserve_mib: self.memory_reserve_mib,
-            egress: EgressConfig {
-                key_file: self.key_file,
-                hosts: self.gateway_hosts,
-                authorities: self.gateway_ca,
-                ssh_keys: self.ssh_key,
-                ssh_known_hosts: self.ssh_known_hosts,
-            },
-            approvals: ApprovalsConfig { timeout: self.ask_timeout, hold: self.ask_hold },
-            fault: self.fault.filter(|fault| !fault.is_empty()),
-        };
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()
-            .map_err(|e| local("starting up", &e))?;
-        let served = runtime.block_on(bay_daemon::serve(config));
-        runtime.shutdown_background();
-        served.map_err(|error| error.to_api())?;
+        (daemon.serve)(self, global.location())?;
         Ok(0)
-    }
-
-    /// The collector for spans. One from the command line must be usable. One from the environment is ignored if it is
-    /// not.
-    fn collector(&self) -> Result<Option<Collector>, ApiError> {
-        if let Some(url) = &self.otlp {
-            return Collector::parse(url).map(Some).map_err(|error| Words::default().error(error));
-        }
-        let Some(url) = std::env::var("OTEL_EXPORTER_OTLP_ENDPOINT").ok().filter(|url| !url.is_empty())
-        else {
-            return Ok(None);
-        };
-        match Collector::parse(&url) {
-            Ok(collector) => Ok(Some(collector)),
-            Err(error) => {
-                crate::output::talk(&format!("OTEL_EXPORTER_OTLP_ENDPOINT is not used: {}", error.message));
-                Ok(None)
-            }
-        }
     }
 }

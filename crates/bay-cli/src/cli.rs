@@ -14,6 +14,7 @@ use crate::commands::{
     promote, replace, repos, restore, resume, review, rm, secret, serve, services, set, shell, show, start,
     stop, timeline, up, watch, workspaces,
 };
+use crate::daemon_in_this_executable::DaemonInThisExecutable;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use crate::top::Top;
@@ -87,7 +88,7 @@ enum Verb {
 }
 
 /// Parses the command line and runs the verb.
-pub(crate) fn run() -> ExitCode {
+pub fn run(daemon: &DaemonInThisExecutable) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return misused(error, std::env::args_os()),
@@ -95,9 +96,9 @@ pub(crate) fn run() -> ExitCode {
     let json = cli.global.json;
     let outcome = match cli.verb {
         // These verbs start their own async runtime, or need none.
-        Verb::Serve(verb) => verb.run(&cli.global),
+        Verb::Serve(verb) => verb.run(daemon, &cli.global),
         Verb::Completions(verb) => verb.run(Cli::command()),
-        verb => one_thread::block_on(dispatch(verb, cli.global)),
+        verb => one_thread::block_on(dispatch(verb, daemon, cli.global)),
     };
     ExitCode::from(outcome.unwrap_or_else(|failure| output::report(&failure, json)))
 }
@@ -138,7 +139,7 @@ fn usage(said: &str) -> ApiError {
     bay_client::invalid(message, next)
 }
 
-async fn dispatch(verb: Verb, global: GlobalOptions) -> Outcome {
+async fn dispatch(verb: Verb, daemon: &DaemonInThisExecutable, global: GlobalOptions) -> Outcome {
     match verb {
         Verb::Up(verb) => verb.run(&global).await,
         Verb::Ls(verb) => verb.run(&global).await,
@@ -182,9 +183,9 @@ async fn dispatch(verb: Verb, global: GlobalOptions) -> Outcome {
         Verb::Repos(verb) => verb.run(&global).await,
         Verb::Workspaces(verb) => verb.run(&global).await,
         Verb::Images(verb) => verb.run(&global).await,
-        Verb::Doctor(verb) => verb.run(&global).await,
+        Verb::Doctor(verb) => verb.run(daemon, &global).await,
         Verb::Bench(verb) => bench::run(verb, &global).await,
-        Verb::Serve(verb) => verb.run(&global),
+        Verb::Serve(verb) => verb.run(daemon, &global),
         Verb::Completions(verb) => verb.run(Cli::command()),
     }
 }

@@ -19,7 +19,7 @@ use bay_text::escape::visible;
 mod services;
 
 /// The name by which this executable is `bay-ctl`.
-pub(crate) const NAME: &str = "bay-ctl";
+pub const NAME: &str = "bay-ctl";
 
 /// Ask the bay you are in: identity, permissions, listening ports, services, staying awake.
 #[derive(Debug, Parser)]
@@ -76,7 +76,7 @@ enum Verb {
     Services(services::Services),
 }
 
-pub(crate) fn run() -> ExitCode {
+pub fn run() -> ExitCode {
     let ctl = match Ctl::try_parse() {
         Ok(ctl) => ctl,
         Err(error) => {

@@ -1,6 +1,7 @@
 use bay_types::ErrorCode;
 use clap::Args;
 
+use crate::daemon_in_this_executable::DaemonInThisExecutable;
 use crate::doctor::{self, report};
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
@@ -13,9 +14,9 @@ use crate::global_options::GlobalOptions;
 pub(crate) struct Doctor {}
 
 impl Doctor {
-    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
+    pub(crate) async fn run(self, daemon: &DaemonInThisExecutable, global: &GlobalOptions) -> Outcome {
         let location = global.location();
-        let examined = doctor::examine(&location).await;
+        let examined = doctor::examine(daemon, &location).await;
         if global.json {
             crate::output::json(&examined)?;
         } else {

@@ -1,4 +1,8 @@
-//! The words of this front. Its clients are people and scripts at the CLI, so a hint names the CLI's commands.
+//! How the CLI names the actions in hints. Below the fronts a hint is a typed action; here it becomes a command.
+//!
+//! The REST front uses these words because its clients are people and scripts at the CLI. The CLI uses them for what it
+//! does itself.
+#![forbid(unsafe_code)]
 
 use bay_types::{Action, ApiError, CoreError, HintBay};
 

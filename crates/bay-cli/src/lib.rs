@@ -1,0 +1,50 @@
+//! The command line of `bay`: grammar, verbs, output.
+//!
+//! ```text
+//!  bay serve ───► [`DaemonInThisExecutable`]
+//!  any other verb ──► clap ──► commands::VERB ──► client ──► D/bay.sock ──► daemon
+//!                                                   │
+//!                                                   └─ no daemon answers, caller is root: start one, wait for it
+//!  bay-ctl, inside a bay ──► [`bay_ctl`]: asks that bay's guest
+//! ```
+//!
+//! A verb never opens the daemon's files: everything goes through the socket. The caller's own things (repository,
+//! files, terminal) are read here, with the caller's rights, and streamed.
+//!
+//! Failure paths:
+//! - no daemon answers and none can be started: `daemon-unreachable` or `not-root`, with the last lines of the daemon's log;
+//! - the connection breaks during an exec: the client attaches again at the next byte ([`session`]), so no output is lost;
+//! - the daemon refuses: its code, message and next step are printed unchanged ([`output`]);
+//! - standard output is closed: the verb exits with 141, as if it had received SIGPIPE.
+#![forbid(unsafe_code)]
+
+mod archive;
+pub mod bay_ctl;
+mod cli;
+mod commands;
+mod daemon_in_this_executable;
+mod daemon_start;
+mod disk_space;
+mod doctor;
+mod failure;
+#[cfg(fuzzing)]
+pub mod fuzz;
+mod git;
+mod global_options;
+mod naming;
+mod one_thread;
+mod operator;
+mod output;
+#[cfg(test)]
+mod reference;
+mod session;
+mod sparse_file;
+mod terminal;
+mod top;
+mod workspace;
+
+pub use cli::run;
+pub use commands::serve::Serve;
+pub use daemon_in_this_executable::DaemonInThisExecutable;
+pub use daemon_start::DaemonLocation;
+pub use output::talk;
