@@ -8,16 +8,6 @@ use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
 
-/// The CLI is a program, not a library: these are its very files.
-#[allow(dead_code)]
-#[path = "."]
-mod archive {
-    #[path = "../../crates/bay/src/archive/pipe.rs"]
-    mod pipe;
-    #[path = "../../crates/bay/src/archive/unpack.rs"]
-    pub(crate) mod unpack;
-}
-
 const BLOCK: usize = 512;
 /// Longer inputs only take longer.
 const MOST: usize = 32 * BLOCK;
@@ -64,7 +54,7 @@ fuzz_target!(|bytes: &[u8]| {
             bay_guest::fuzz::extract(root.as_fd(), "/in", &archive);
         } else {
             let root = OwnedFd::from(fs::File::open(place.path().join("in")).unwrap());
-            let _ = self::archive::unpack::unpack_from(&archive[..], &root);
+            bay_cli::fuzz::unpack(&archive, &root);
         }
         check(place.path());
     }
