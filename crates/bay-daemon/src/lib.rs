@@ -1,7 +1,7 @@
 //! The daemon: opens what the core works with, listens, and ends in order.
 //!
 //! ```text
-//!   caller ──► listen (who is it) ──► bay-front-rest (parse, encode) ──► bay-core (verbs)
+//!   caller ──► listen (who is it) ──► a front (parse, encode) ──► bay-core (verbs)
 //! ```
 //!
 //! **Start**: lock the data directory, copy the executable, open store and pool, find the drivers, let the core adopt
@@ -30,6 +30,7 @@ mod serve_error;
 mod startup;
 
 pub use bay_core::{SshKey, look_at_keys};
+pub use listen::RestFront;
 pub use serve_error::ServeError;
 
 /// The configuration of a daemon. The caller parses it from flags and environment.
@@ -65,7 +66,7 @@ pub struct ServerConfig {
 ///
 /// # Errors
 /// If it cannot start; see [`ServeError`].
-pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
+pub async fn serve(config: ServerConfig, rest: RestFront) -> Result<(), ServeError> {
     let fault = Fault::parse(config.fault.as_deref()).map_err(ServeError::Fault)?;
     // Check the address first: if it is unusable, nothing was changed yet.
     let tcp = match config.listen {
@@ -133,7 +134,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         // The sender must live until the process ends, because its drop would count as a signal.
         std::future::pending::<()>().await;
     });
-    listen::serve(bay_front_rest::router(Arc::clone(&daemon)), unix, tcp, ending).await;
+    listen::serve(rest, Arc::clone(&daemon), unix, tcp, ending).await;
     socket.remove();
     daemon.finish().await;
     Ok(())

@@ -14,6 +14,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::response::Response;
+use bay_core::Daemon;
 use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode};
 use http::{HeaderMap, Request, header};
@@ -164,10 +165,20 @@ impl Gate {
     }
 }
 
+/// The REST front. The executable brings it, so that fronts and daemon are built beside each other.
+#[derive(Debug, Clone, Copy)]
+pub struct RestFront {
+    /// All routes of the API.
+    pub router: fn(Arc<Daemon>) -> Router,
+    /// The response to a caller that the listener refuses before the router sees the request.
+    pub refusal: fn(ApiError) -> Response,
+}
+
 /// The router for the requests of one connection.
 #[derive(Debug, Clone)]
 struct Door {
     router: TowerToHyperService<Router>,
+    refusal: fn(ApiError) -> Response,
     caller: Principal,
     gate: Option<Arc<Gate>>,
 }
@@ -181,7 +192,7 @@ impl Service<Request<Incoming>> for Door {
         if let Some(gate) = &self.gate
             && let Err(error) = gate.check(request.headers())
         {
-            return Box::pin(std::future::ready(Ok(bay_front_rest::encoded(error))));
+            return Box::pin(std::future::ready(Ok((self.refusal)(error))));
         }
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(self.caller);
@@ -191,12 +202,13 @@ impl Service<Request<Incoming>> for Door {
 
 /// Accepts connections until the daemon must end, then lets requests in progress finish.
 pub(crate) async fn serve(
-    router: Router,
+    rest: RestFront,
+    daemon: Arc<Daemon>,
     unix: UnixListener,
     tcp: Option<(TcpListener, Gate)>,
     mut ending: Ending,
 ) {
-    let router = TowerToHyperService::new(router);
+    let (router, refusal) = (TowerToHyperService::new((rest.router)(daemon)), rest.refusal);
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     let (tcp, gate) = tcp.unzip();
@@ -217,7 +229,7 @@ pub(crate) async fn serve(
                 Ok((stream, _)) => match stream.peer_cred() {
                     Ok(peer) => {
                         let caller = Principal::operator(peer.uid());
-                        let door = Door { router: router.clone(), caller, gate: None };
+                        let door = Door { router: router.clone(), refusal, caller, gate: None };
                         connections.spawn(connection(stream, door, None, ending.clone(), place));
                     }
                     Err(error) => tracing::warn!(%error, "a caller without a name was turned away"),
@@ -229,7 +241,7 @@ pub(crate) async fn serve(
                     let _ = stream.set_nodelay(true);
                     // Only the daemon's own user can read the token.
                     let caller = Principal::token(rustix::process::geteuid().as_raw());
-                    let door = Door { router: router.clone(), caller, gate: gate.clone() };
+                    let door = Door { router: router.clone(), refusal, caller, gate: gate.clone() };
                     connections.spawn(connection(stream, door, Some(HEAD_WITHIN), ending.clone(), place));
                 }
                 Err(error) => pause(&error).await,

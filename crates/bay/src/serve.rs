@@ -5,10 +5,12 @@ use std::io::IsTerminal;
 use bay_cli::{DaemonLocation, Serve};
 use bay_cli_words::Words;
 use bay_client::{invalid, local};
-use bay_daemon::{ApprovalsConfig, Collector, EgressConfig, ServerConfig, SshKey};
+use bay_daemon::{ApprovalsConfig, Collector, EgressConfig, RestFront, ServerConfig, SshKey};
 use bay_pool::{GIT_VARIABLES, PoolOptions};
 use bay_types::ApiError;
 use tracing_subscriber::EnvFilter;
+
+const REST: RestFront = RestFront { router: bay_front_rest::router, refusal: bay_front_rest::encoded };
 
 /// Runs a daemon until it is told to end.
 pub(crate) fn serve(options: Serve, location: DaemonLocation) -> Result<(), ApiError> {
@@ -27,7 +29,7 @@ pub(crate) fn serve(options: Serve, location: DaemonLocation) -> Result<(), ApiE
         .enable_all()
         .build()
         .map_err(|error| local("starting up", &error))?;
-    let served = runtime.block_on(bay_daemon::serve(config));
+    let served = runtime.block_on(bay_daemon::serve(config, REST));
     runtime.shutdown_background();
     served.map_err(|error| error.to_api())
 }
