@@ -48,6 +48,7 @@ impl Words {
             Action::Timeline(bay) => return format!("{} --json", on("timeline", bay)),
             Action::CheckRepository(bay) => return format!("{} -- git fsck --strict", on("exec", bay)),
             Action::ListExecs(bay) => return on("execs ls", bay),
+            Action::ListPorts(bay) => return on("ports", bay),
             Action::ListServices(bay) => return on("services ls", bay),
             Action::ListCheckpoints(bay) => return on("checkpoints ls", bay),
             Action::RemoveCheckpoints(bay) => return format!("{} v1 v2 …", on("checkpoints rm", bay)),

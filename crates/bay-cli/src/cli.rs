@@ -10,9 +10,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     approvals, audit, backends, bench, branch, bundle, checkpoint, checkpoints, compare, completions, cp,
-    diff, doctor, egress, exec, execs, fork, grants, images, kill, logs, ls, notify, pause, policy, ports,
-    promote, replace, repos, restore, resume, review, rm, secret, serve, services, set, shell, show, start,
-    stop, timeline, up, watch, workspaces,
+    diff, doctor, egress, exec, execs, fork, forward, grants, images, kill, logs, ls, notify, pause, policy,
+    ports, promote, replace, repos, restore, resume, review, rm, secret, serve, services, set, shell, show,
+    start, stop, timeline, up, watch, workspaces,
 };
 use crate::daemon_in_this_executable::DaemonInThisExecutable;
 use crate::failure::Outcome;
@@ -77,6 +77,7 @@ enum Verb {
     Compare(compare::Compare),
     Watch(watch::Watch),
     Ports(ports::Ports),
+    Forward(forward::Forward),
     Repos(repos::Repos),
     Workspaces(workspaces::Workspaces),
     Images(images::Images),
@@ -180,6 +181,7 @@ async fn dispatch(verb: Verb, daemon: &DaemonInThisExecutable, global: GlobalOpt
         Verb::Compare(verb) => verb.run(&global).await,
         Verb::Watch(verb) => verb.run(&global).await,
         Verb::Ports(verb) => verb.run(&global).await,
+        Verb::Forward(verb) => verb.run(&global).await,
         Verb::Repos(verb) => verb.run(&global).await,
         Verb::Workspaces(verb) => verb.run(&global).await,
         Verb::Images(verb) => verb.run(&global).await,

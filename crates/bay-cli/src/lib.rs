@@ -27,6 +27,7 @@ mod daemon_start;
 mod disk_space;
 mod doctor;
 mod failure;
+mod forward;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod git;

@@ -28,12 +28,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bay_text::percent::segment;
-use bay_types::frame::{INPUT, UPGRADE};
+use bay_types::frame::INPUT;
 use bay_types::trace::{TRACEPARENT, Traceparent};
 use bay_types::{ApiError, ErrorCode, InputId};
+use bay_types::{forward, frame};
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE, UPGRADE as UPGRADE_HEADER};
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -86,6 +87,14 @@ pub struct Attached {
     /// Bytes of the named input that the guest has received so far. Absent if the daemon or the guest is of an earlier
     /// release: input has no offsets then.
     pub received: Option<u64>,
+}
+
+/// A connection after an upgrade.
+struct Switched {
+    headers: HeaderMap,
+    stream: UnixStream,
+    /// What came with the answer.
+    early: Bytes,
 }
 
 /// A client of one daemon.
@@ -226,6 +235,11 @@ impl Client {
         Ok(self.send(request(Method::GET, path, empty())?).await?.into_body())
     }
 
+    /// Sends JSON with a `POST` and returns the body of the response as a stream.
+    pub async fn post_and_read<B: Serialize>(&mut self, path: &str, body: &B) -> Result<Incoming, ApiError> {
+        Ok(self.send(json_request(Method::POST, path, body)?).await?.into_body())
+    }
+
     /// Starts a long operation with a `POST` and shows its progress until the result.
     pub async fn work<B: Serialize, T: DeserializeOwned>(
         &mut self,
@@ -263,23 +277,41 @@ impl Client {
             Some(body) => json_request(Method::POST, path, body)?,
             None => request(Method::POST, path, empty())?,
         };
+        if let Some(Ok(value)) = input.map(|id| id.to_string().try_into()) {
+            request.headers_mut().insert(INPUT, value);
+        }
+        let switched = self.switch(request, frame::UPGRADE).await?;
+        let received = switched.headers.get(INPUT).and_then(|value| value.to_str().ok()?.parse().ok());
+        Ok(Attached { frames: FrameReader::new(switched.stream, &switched.early), received })
+    }
+
+    /// Turns the connection into one TCP connection to a port of a bay; the next request opens another connection.
+    /// Returns the stream, and what was already read from it. The crate `bay-tunnel` describes the bytes.
+    pub async fn tcp(&mut self, path: &str) -> Result<(UnixStream, Bytes), ApiError> {
+        let switched = self.switch(request(Method::POST, path, empty())?, forward::UPGRADE).await?;
+        Ok((switched.stream, switched.early))
+    }
+
+    /// Sends a request that turns the connection into another protocol.
+    async fn switch(
+        &mut self,
+        mut request: Request<Body>,
+        token: &'static str,
+    ) -> Result<Switched, ApiError> {
         let headers = request.headers_mut();
         headers.insert(CONNECTION, http::HeaderValue::from_static("upgrade"));
-        headers.insert(UPGRADE_HEADER, http::HeaderValue::from_static(UPGRADE));
-        if let Some(Ok(value)) = input.map(|id| id.to_string().try_into()) {
-            headers.insert(INPUT, value);
-        }
+        headers.insert(UPGRADE_HEADER, http::HeaderValue::from_static(token));
         let response = self.send(request).await?;
         self.connection = None;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(broken("the daemon did not open a stream"));
         }
-        let received = response.headers().get(INPUT).and_then(|value| value.to_str().ok()?.parse().ok());
+        let headers = response.headers().clone();
         let upgraded = hyper::upgrade::on(response).await.map_err(|e| unreachable(&e))?;
         let parts = upgraded
             .downcast::<TokioIo<UnixStream>>()
             .map_err(|_| broken("the stream is of an unknown kind"))?;
-        Ok(Attached { frames: FrameReader::new(parts.io.into_inner(), &parts.read_buf), received })
+        Ok(Switched { headers, stream: parts.io.into_inner(), early: parts.read_buf })
     }
 }
 

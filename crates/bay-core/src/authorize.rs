@@ -71,6 +71,8 @@ verbs! {
     FileWrite = "write a bay's files",
     FileWatch = "watch a bay's files",
     PortList = "list a bay's ports",
+    ForwardOpen = "forward a bay's ports",
+    ForwardConnect = "connect to a bay's ports",
     /// Record what the bay's own processes changed.
     ChangeReport = "report its own changes",
     EgressShow = "see a bay's egress",
@@ -228,6 +230,8 @@ mod tests {
         (Verb::FileWrite,          [YES, YES,  NO,  NO,  NO]),
         (Verb::FileWatch,          [YES, YES,  NO,  NO,  NO]),
         (Verb::PortList,           [YES, YES,  NO,  NO,  NO]),
+        (Verb::ForwardOpen,        [YES, YES,  NO,  NO,  NO]),
+        (Verb::ForwardConnect,     [YES, YES,  NO,  NO,  NO]),
         (Verb::ChangeReport,       [YES, YES, YES,  NO,  NO]),
         (Verb::EgressShow,         [YES, YES,  NO,  NO,  NO]),
         (Verb::EgressRules,        [YES, YES, YES,  NO,  NO]),

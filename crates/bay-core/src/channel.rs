@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use bay_backend::Backend;
 use bay_text::foreign;
-use bay_types::frame::{INPUT, UPGRADE};
+use bay_types::frame::INPUT;
 use bay_types::{Action, ApiError, BayId, CoreError, ErrorCode, Hint, HintBay, InputId};
+use bay_types::{forward, frame};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use http::{Method, Request, Response, StatusCode, header};
@@ -98,13 +99,25 @@ struct Repeatable<'a> {
     method: Method,
     path: &'a str,
     body: Bytes,
-    upgrade: Option<Frames>,
+    upgrade: Option<Upgrade>,
 }
 
-/// Asks the guest to upgrade to frames. `input` is the id that the client gave its input.
+/// What the guest is asked to turn a connection into.
 #[derive(Debug, Clone, Copy)]
-struct Frames {
-    input: Option<InputId>,
+enum Upgrade {
+    /// Frames of an exec. `input` is the id that the client gave its input.
+    Frames { input: Option<InputId> },
+    /// A TCP connection in the bay.
+    Tcp,
+}
+
+impl Upgrade {
+    fn token(self) -> &'static str {
+        match self {
+            Self::Frames { .. } => frame::UPGRADE,
+            Self::Tcp => forward::UPGRADE,
+        }
+    }
 }
 
 /// A bidirectional stream of frames to one exec.
@@ -123,9 +136,9 @@ impl Repeatable<'_> {
             .uri(self.path)
             .header(header::HOST, "guest")
             .header(header::CONTENT_LENGTH, self.body.len());
-        if let Some(frames) = self.upgrade {
-            builder = builder.header(header::CONNECTION, "Upgrade").header(header::UPGRADE, UPGRADE);
-            if let Some(input) = frames.input {
+        if let Some(upgrade) = self.upgrade {
+            builder = builder.header(header::CONNECTION, "Upgrade").header(header::UPGRADE, upgrade.token());
+            if let Upgrade::Frames { input: Some(input) } = upgrade {
                 builder = builder.header(INPUT, input.to_string());
             }
         }
@@ -309,6 +322,14 @@ impl GuestChannel {
         Err(self.refusal(parts.status, body).await)
     }
 
+    /// Turns a connection into one TCP connection to a port of the bay.
+    pub(crate) async fn tcp(&self, port: u16) -> Result<Upgraded, CoreError> {
+        let path = format!("/v1/tcp/{port}");
+        let plain =
+            Repeatable { method: Method::POST, path: &path, body: Bytes::new(), upgrade: Some(Upgrade::Tcp) };
+        Ok(self.upgraded(&plain).await?.upgraded)
+    }
+
     /// Turns a connection into a stream of frames. `input` is the id that the client gave its input.
     pub(crate) async fn upgrade(
         &self,
@@ -316,13 +337,17 @@ impl GuestChannel {
         body: Bytes,
         input: Option<InputId>,
     ) -> Result<FrameStream, CoreError> {
-        let plain = Repeatable { method: Method::POST, path, body, upgrade: Some(Frames { input }) };
+        // If the exec has already started, the guest finds it by its id, so the request may be repeated.
+        let upgrade = Some(Upgrade::Frames { input });
+        self.upgraded(&Repeatable { method: Method::POST, path, body, upgrade }).await
+    }
+
+    async fn upgraded(&self, plain: &Repeatable<'_>) -> Result<FrameStream, CoreError> {
         let cuts = *self.cuts.borrow();
-        let upgraded = self.upgrade_once(&plain).await;
+        let upgraded = self.upgrade_once(plain).await;
         if upgraded.is_err() && *self.cuts.borrow() != cuts {
-            // If the exec has already started, the guest finds it by its id, so the request may be repeated.
             drop(self.gate.read().await);
-            return self.upgrade_once(&plain).await;
+            return self.upgrade_once(plain).await;
         }
         upgraded
     }

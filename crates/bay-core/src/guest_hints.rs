@@ -12,6 +12,9 @@ pub(crate) fn hint(code: ErrorCode, said: &str) -> Hint {
     match code {
         ErrorCode::ExecNotFound => Hint::new("{} lists them", [Action::ListExecs(bay())]),
         ErrorCode::ServiceNotFound => Hint::new("{} lists them", [Action::ListServices(bay())]),
+        ErrorCode::PortClosed => {
+            Hint::new("{} lists the ports on which it listens", [Action::ListPorts(bay())])
+        }
         // A bay without network cannot install packages, so this names what always works.
         ErrorCode::CommandNotFound => Hint::new(
             "check the name; or put it into the workspace; or install it on the host, then {} (with --add DIR for a toolchain \

@@ -60,6 +60,7 @@ mod last_usage;
 mod ledger;
 mod notify;
 mod open_error;
+mod open_forwards;
 mod outgoing_http;
 mod policies;
 mod progress;

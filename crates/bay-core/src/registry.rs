@@ -20,6 +20,7 @@ use crate::backends::{Backends, BayBackend, without_driver};
 use crate::background::blocking;
 use crate::channel::GuestChannel;
 use crate::inside_requests::InsideRequests;
+use crate::open_forwards::OpenForwards;
 
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(STOP_GRACE_S);
 /// The longest grace that a caller may request.
@@ -75,6 +76,7 @@ pub struct BayHandle {
     pub at_work: tokio::sync::Mutex<()>,
     /// Requests of the bay's own processes.
     pub(crate) inside: InsideRequests,
+    pub(crate) forwards: OpenForwards,
     /// The bay's egress, while it runs.
     egress: Mutex<Option<Arc<dyn OpenEgress>>>,
     row: watch::Sender<BayRow>,
@@ -146,6 +148,7 @@ impl BayHandle {
             wake: Notify::new(),
             at_work: tokio::sync::Mutex::default(),
             inside: InsideRequests::default(),
+            forwards: OpenForwards::default(),
             egress: Mutex::default(),
             row: watch::Sender::new(row),
             edit: tokio::sync::Mutex::default(),
@@ -199,6 +202,11 @@ impl BayHandle {
 
     pub fn row(&self) -> BayRow {
         self.row.borrow().clone()
+    }
+
+    /// The row as it changes.
+    pub(crate) fn row_changes(&self) -> watch::Receiver<BayRow> {
+        self.row.subscribe()
     }
 
     /// Changes the bay in the store, then here.

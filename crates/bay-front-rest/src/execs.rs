@@ -1,11 +1,9 @@
 //! Execs. For an attached exec the daemon copies bytes between two upgraded connections without parsing them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::{FromRequest, Path, Query, Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use bay_core::Daemon;
@@ -13,21 +11,21 @@ use bay_core::verbs::execs::verbs::{self, Frames};
 use bay_types::exec::{ExecSpec, ExecView, SignalRequest, Signalled};
 use bay_types::frame::{INPUT, UPGRADE};
 use bay_types::{CoreError, ErrorCode, InputId};
-use http::{HeaderMap, StatusCode, header};
+use http::StatusCode;
 use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 
 use crate::request::{Caller, Input, NoQuery, Parent, Shared};
 use crate::response::{Failure, Json, frames};
+use crate::upgrade;
 use bay_cli_words::Words;
 
 /// Buffer for the bytes from the guest to the caller.
 const SPLICE_BUFFER: usize = 256 * 1024;
 /// Buffer for input, which is typed or piped in smaller pieces than output.
 const SPLICE_INPUT_BUFFER: usize = 64 * 1024;
-/// How long a caller may take to switch protocols after the response.
-const SWITCH_WITHIN: Duration = Duration::from_secs(10);
+/// What a client does that cannot upgrade.
+const OTHERWISE: &str = "`GET …/output` gives the same frames without an upgrade";
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
     Router::new()
@@ -78,7 +76,7 @@ async fn start_attached(
     Path(bay): Path<String>,
     mut request: Request,
 ) -> Result<Response, Failure> {
-    let switch = switch(&mut request)?;
+    let switch = upgrade::requested(&mut request, UPGRADE, OTHERWISE)?;
     let input = named_input(&request)?;
     let Input(spec) = Input::<ExecSpec>::from_request(request, &()).await?;
     Ok(splice(switch, verbs::start_attached(&daemon, &who, &bay, spec, input, parent).await?))
@@ -109,29 +107,9 @@ async fn attach(
     Query(query): Query<AttachQuery>,
     mut request: Request,
 ) -> Result<Response, Failure> {
-    let switch = switch(&mut request)?;
+    let switch = upgrade::requested(&mut request, UPGRADE, OTHERWISE)?;
     let input = named_input(&request)?;
     Ok(splice(switch, verbs::attach(&daemon, &who, &bay, &exec, query.since, input).await?))
-}
-
-fn switch(request: &mut Request) -> Result<OnUpgrade, Failure> {
-    let asked = |headers: &HeaderMap, name, token: &str| {
-        headers
-            .get_all(name)
-            .iter()
-            .filter_map(|v| v.to_str().ok())
-            .any(|value| value.split(',').any(|part| part.trim().eq_ignore_ascii_case(token)))
-    };
-    let fits = asked(request.headers(), header::UPGRADE, UPGRADE)
-        && asked(request.headers(), header::CONNECTION, "upgrade");
-    match request.extensions_mut().remove::<OnUpgrade>() {
-        Some(switch) if fits => Ok(switch),
-        _ => Err(Failure(CoreError::new(
-            ErrorCode::InvalidInput,
-            format!("attaching needs the headers `Connection: Upgrade` and `Upgrade: {UPGRADE}`"),
-            "`GET …/output` gives the same frames without an upgrade",
-        ))),
-    }
 }
 
 /// The id of the client's input, if the client wants to know how much of it the guest has received.
@@ -153,8 +131,7 @@ fn splice(switch: OnUpgrade, frames: Frames) -> Response {
     tokio::spawn(async move {
         // The task owns the whole value, not only the stream: the bay counts as used until the rest is dropped.
         let mut frames = frames;
-        let Ok(Ok(caller)) = tokio::time::timeout(SWITCH_WITHIN, switch).await else { return };
-        let mut caller = TokioIo::new(caller);
+        let Some(mut caller) = upgrade::caller(switch).await else { return };
         let moved = tokio::io::copy_bidirectional_with_sizes(
             &mut caller,
             &mut frames.stream,
@@ -166,8 +143,7 @@ fn splice(switch: OnUpgrade, frames: Frames) -> Response {
             tracing::trace!(%error, "an attached connection ended");
         }
     });
-    let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, UPGRADE)];
-    let mut response = (StatusCode::SWITCHING_PROTOCOLS, headers, Body::empty()).into_response();
+    let mut response = upgrade::response(UPGRADE);
     if let Some(received) = received {
         response.headers_mut().insert(INPUT, received.into());
     }

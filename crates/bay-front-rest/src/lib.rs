@@ -22,6 +22,7 @@ mod drain_body_before_close;
 mod egress;
 mod execs;
 mod files;
+mod forwards;
 mod images;
 mod metrics;
 mod notify;
@@ -33,6 +34,7 @@ mod response;
 mod secrets;
 mod services;
 mod timeline;
+mod upgrade;
 mod workspaces;
 
 use request::{MAX_JSON, Shared};
@@ -52,6 +54,7 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
         .merge(egress::routes())
         .merge(execs::routes())
         .merge(files::routes())
+        .merge(forwards::routes())
         .merge(images::routes())
         .merge(metrics::routes())
         .merge(notify::routes())

@@ -74,6 +74,7 @@ mod server;
 mod services;
 pub mod spool;
 mod standalone;
+mod tcp;
 mod trust;
 mod users;
 mod watch;

@@ -37,7 +37,7 @@ use crate::http::{
 use crate::log::Log;
 use crate::primitives::{Config, Primitives};
 use crate::services::{self, Services};
-use crate::{fork_hooks, ports, root_files, watch};
+use crate::{fork_hooks, ports, root_files, tcp, watch};
 
 /// Connections from outside the bay, which come from the daemon.
 const MAX_CONNECTIONS: usize = 1024;
@@ -279,6 +279,7 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
         (&Method::GET, ["v1", "ports"]) => {
             ports::route(None, |run| guest.services.as_deref().ok()?.name_of(run)).await
         }
+        (&Method::POST, ["v1", "tcp", port]) => tcp::route(port, request).await,
         (&Method::GET, ["v1", "activity"]) => Ok(json(StatusCode::OK, &guest.ctl.activity())),
         (&Method::PUT, ["v1", "limits"]) => {
             let now = guest.ctl.set_limits(require_json(request.into_body()).await?);

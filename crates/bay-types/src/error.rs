@@ -102,6 +102,8 @@ error_codes! {
     /// A person denied it, or nobody answered in time.
     Denied = "denied", 403, 5;
     WebhookNotFound = "webhook-not-found", 404, 3;
+    /// Nothing in the bay listens on the port, or nothing accepts connections there.
+    PortClosed = "port-closed", 502, 5;
     PathNotFound = "path-not-found", 404, 3;
     /// A path leads out of its allowed directory, or cannot be copied.
     PathRefused = "path-refused", 422, 2;

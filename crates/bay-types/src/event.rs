@@ -26,6 +26,7 @@ pub mod daemon;
 pub mod egress;
 pub mod exec;
 pub mod file;
+pub mod forward;
 pub mod inside;
 pub mod policy;
 pub mod pool;
@@ -44,6 +45,7 @@ pub use daemon::DaemonEvent;
 pub use egress::{EgressEvent, TrafficPart};
 pub use exec::ExecEvent;
 pub use file::FileEvent;
+pub use forward::ForwardEvent;
 pub use inside::InsideEvent;
 pub use policy::PolicyEvent;
 pub use pool::PoolEvent;
@@ -130,6 +132,7 @@ event_body! {
     Service(ServiceEvent),
     Checkpoint(CheckpointEvent),
     File(FileEvent),
+    Forward(ForwardEvent),
     Egress(EgressEvent),
     Policy(PolicyEvent),
     Approval(ApprovalEvent),

@@ -25,6 +25,7 @@
 //! | `PUT /v1/archive?path=`                   | a tar stream into a directory; `user=`, `parents=true`     |
 //! | `GET /v1/watch?path=`                     | lines of [`WatchLine`](crate::watch::WatchLine), the first when the watches are in place; `recursive=false` |
 //! | `GET /v1/ports`                           | array of [`Port`](crate::inside::Port)                    |
+//! | `POST /v1/tcp/{port}`                     | connect to the port on the bay's loopback, IPv4 first: upgrade to [`forward::UPGRADE`](crate::forward::UPGRADE) |
 //! | `GET /v1/activity`                        | [`Activity`](crate::inside::Activity)                     |
 //! | `PUT /v1/limits`                          | [`Limits`](crate::bay::Limits) in force, which `bay-ctl` and `/.bay/README.md` show; 204 |
 //! | `PUT /v1/secrets`                         | array of [`Delivered`]: the sentinels in force; 204  |

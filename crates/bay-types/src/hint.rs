@@ -59,6 +59,8 @@ pub enum Action {
 
     ListServices(HintBay),
 
+    ListPorts(HintBay),
+
     ListCheckpoints(HintBay),
     RemoveCheckpoints(HintBay),
     RestoreAny,

@@ -115,6 +115,11 @@ typed_id!(
     InputId, "input"
 );
 
+typed_id!(
+    /// One forward of a bay's ports, from its opening to its end.
+    ForwardId, "fwd"
+);
+
 /// The name of a bay: also its hostname, so it follows the rules of a DNS label.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

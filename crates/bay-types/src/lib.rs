@@ -11,6 +11,7 @@
 //! | [`bay`]     | CLI ↔ daemon: bays, their states, limits, mounts     |
 //! | [`checkpoint`] | CLI ↔ daemon: points in a bay's life, restores and forks |
 //! | [`exec`]    | CLI ↔ daemon ↔ guest: commands and their results     |
+//! | [`forward`] | CLI ↔ daemon: ports of a bay that are reached from outside |
 //! | [`frame`]   | CLI ↔ guest: the byte stream of an attached exec     |
 //! | [`output`]  | guest → daemon → CLI: hashes of output, and the result of checking them later |
 //! | [`guest`]   | daemon ↔ guest: the rest of the guest protocol       |
@@ -47,6 +48,7 @@ pub mod egress;
 pub mod error;
 pub mod event;
 pub mod exec;
+pub mod forward;
 pub mod frame;
 pub mod guest;
 pub mod hint;
@@ -75,7 +77,7 @@ pub mod watch;
 
 pub use error::{ApiError, CoreError, ErrorCode};
 pub use hint::{Action, Hint, HintBay};
-pub use id::{ApprovalId, BayId, BayName, CheckpointName, ExecId, ImageId, InputId, RepoId};
+pub use id::{ApprovalId, BayId, BayName, CheckpointName, ExecId, ForwardId, ImageId, InputId, RepoId};
 
 /// The version of the product, printed by `bay --version` and compared between daemon and guest.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -33,6 +33,7 @@ mod faults_checkpoints;
 mod faults_long_requests;
 mod files;
 mod files_hostile;
+mod forward;
 mod gateway;
 mod git_export;
 mod git_export_hostile;

@@ -1,10 +1,13 @@
+use std::net::Ipv4Addr;
+
 use bay_client::{Client, bay_path};
-use bay_types::ExecId;
 use bay_types::exec::{ExecSpec, ExecView};
+use bay_types::{ApiError, ExecId};
 use clap::Args;
 
 use super::approvals;
 use crate::failure::{Failure, Outcome};
+use crate::forward::{Change, Forwarding, PortPair, Wanted};
 use crate::global_options::GlobalOptions;
 use crate::{session, terminal};
 
@@ -47,6 +50,10 @@ pub(crate) struct Exec {
     /// writes.
     #[arg(long, conflicts_with = "detach")]
     raw: bool,
+    /// While the command runs, forward this port of the bay to this host's loopback, as `bay forward` does. May be
+    /// given several times.
+    #[arg(long = "forward", value_name = "PORT[:HOST_PORT]", conflicts_with = "detach")]
+    forwards: Vec<PortPair>,
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,
@@ -102,10 +109,15 @@ impl Exec {
     pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let (detach, ask, raw) = (self.detach, self.ask, self.raw);
         let name = self.name.clone();
+        let forwards = self.forwards.clone();
         let result = async {
             let bay = crate::naming::bay(&name)?;
             let mut client = global.client();
             let spec = self.spec()?;
+            let forwarding = match forwards {
+                pairs if pairs.is_empty() => None,
+                pairs => Some(forward(global, bay, pairs).await?),
+            };
             let waiting = approvals::tell_if_waiting(global.client(), bay.to_owned(), spec.argv.clone());
             let running = async {
                 if ask {
@@ -118,10 +130,11 @@ impl Exec {
                 }
             };
             tokio::pin!(running);
+            let beside = async { tokio::join!(waiting, keep_forwarding(forwarding)) };
             // If the command waits for an approval, report that and continue to wait.
             tokio::select! {
                 outcome = &mut running => outcome,
-                () = waiting => running.await,
+                _ = beside => running.await,
             }
         };
         result.await.map_err(Failure::in_exec)
@@ -139,6 +152,27 @@ impl Exec {
             with_terminal(&mut spec);
         }
         Ok(spec)
+    }
+}
+
+/// Opens a forward to this host's loopback, and reports its addresses.
+async fn forward(global: &GlobalOptions, bay: &str, pairs: Vec<PortPair>) -> Result<Forwarding, ApiError> {
+    let listen = Ipv4Addr::LOCALHOST.into();
+    let wanted = Wanted { bay: bay.to_owned(), pairs, all: false, listen };
+    let forwarding = Forwarding::open(global.client(), wanted).await?;
+    for change in forwarding.listening() {
+        if let Change::Opened(address, port) = change {
+            crate::output::talk(&format!("{address} -> {bay}:{port}"));
+        }
+    }
+    Ok(forwarding)
+}
+
+/// Keeps a forward open beside the command. The command continues without it.
+async fn keep_forwarding(forwarding: Option<Forwarding>) {
+    if let Some(forwarding) = forwarding {
+        let error: ApiError = forwarding.run(|_| Ok(())).await;
+        session::note(&error.message);
     }
 }
 

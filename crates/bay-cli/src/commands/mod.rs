@@ -17,6 +17,7 @@ pub(crate) mod egress;
 pub(crate) mod exec;
 pub(crate) mod execs;
 pub(crate) mod fork;
+pub(crate) mod forward;
 pub(crate) mod grants;
 pub(crate) mod images;
 pub(crate) mod kill;

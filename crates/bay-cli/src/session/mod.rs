@@ -41,6 +41,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::streams::Streams;
 use crate::terminal::{self, RawMode};
 use input::{Chunks, Outbox};
+pub(crate) use notes::note;
 use sink::{Piece, Sink};
 
 /// How long a daemon may be unreachable before a running command is given up.

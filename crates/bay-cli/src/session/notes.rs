@@ -15,6 +15,17 @@ use bay_text::percent::segment;
 /// Time limit of the request for the limits that a failed command reached.
 const LIMITS_WITHIN: Duration = Duration::from_secs(2);
 
+/// Prints a note about the bay among other output. In raw mode a line needs its carriage return.
+pub(crate) fn note(text: &str) {
+    // Colours of the output could hide the note.
+    let plain = if rustix::termios::isatty(std::io::stderr()) { "\x1b[0m" } else { "" };
+    if terminal::is_raw() {
+        talk(&format!("{plain}\r\nbay: {}\r", text.replace('\n', "\r\n")));
+    } else {
+        talk(&format!("{plain}bay: {text}"));
+    }
+}
+
 impl Session<'_> {
     pub(super) fn gap(&mut self, Gap { dropped, why }: Gap) {
         let from = self.offset;
@@ -40,15 +51,9 @@ impl Session<'_> {
         }
     }
 
-    /// Prints a note among the command's output. In raw mode a line needs its carriage return.
+    /// Prints a note among the command's output.
     pub(super) fn note(&self, text: &str) {
-        // Colours of the output could hide the note.
-        let plain = if rustix::termios::isatty(std::io::stderr()) { "\x1b[0m" } else { "" };
-        if terminal::is_raw() {
-            talk(&format!("{plain}\r\nbay: {}\r", text.replace('\n', "\r\n")));
-        } else {
-            talk(&format!("{plain}bay: {text}"));
-        }
+        note(text);
     }
 
     /// Warns of output that was changed in transit. Missing output was already reported as a gap.

@@ -22,6 +22,7 @@ pub mod execs;
 mod fetch;
 pub mod files;
 pub mod forks;
+pub mod forwards;
 pub mod images;
 pub(crate) mod inside;
 pub(crate) mod memory;

@@ -13,7 +13,7 @@ use bay_types::event::bay::{BayCreate, BayEvent};
 use bay_types::event::checkpoint::{CheckpointEvent, CheckpointMade};
 use bay_types::event::exec::{ExecEnd, ExecEvent, ExecFiles, ExecRevived};
 use bay_types::event::policy::{PolicyEvent, RuleCounts};
-use bay_types::event::{EventBody, Field, FileEvent, InsideEvent, ServiceEvent};
+use bay_types::event::{EventBody, Field, FileEvent, ForwardEvent, InsideEvent, ServiceEvent};
 use bay_types::exec::{EndReason, Exit};
 use bay_types::id::ExecId;
 use bay_types::timeline::FileChanges;
@@ -88,6 +88,7 @@ pub(super) fn what(event: &EventBody, sent: &Sent) -> String {
             let what = if write.archive { "files written below" } else { "file written:" };
             format!("{what} {}{}", text(&write.path), by(&write.by))
         }
+        EventBody::Forward(event) => forward(event),
         EventBody::Policy(event) => policy(event),
         EventBody::Approval(event) => approval(event),
         EventBody::Inside(event) => inside(event),
@@ -297,6 +298,21 @@ fn revived(event: &ExecRevived) -> String {
         ),
         1 => format!("1 exec continues{from}"),
         n => format!("{n} execs continue{from}"),
+    }
+}
+
+fn forward(event: &ForwardEvent) -> String {
+    match event {
+        ForwardEvent::Open(open) => {
+            let ports = open.ports.iter().map(u16::to_string);
+            let ports = ports.chain(open.all.then(|| "every port".to_owned()));
+            let listen = after_some(" to ", open.listen.as_ref());
+            format!("forward of {} opened{listen}{}", list(ports), by(&open.by))
+        }
+        ForwardEvent::End(end) => format!(
+            "a forward ended: {} connections, {} bytes in, {} bytes out",
+            end.connections, end.bytes_in, end.bytes_out
+        ),
     }
 }
 
