@@ -81,9 +81,83 @@ pub struct Process {
     pub argv: Vec<String>,
 }
 
+/// The mark that the kernel adds to the path of a program whose file is gone.
+const DELETED: &str = " (deleted)";
+
+impl Process {
+    /// The name of the program that runs, by its binary. A process can rewrite its first argument, so that differs from
+    /// the binary only as an addition: `node (as claude)`. Nothing of it is safe to show yet.
+    #[must_use]
+    pub fn program(&self) -> String {
+        let binary = file_name(self.exe.strip_suffix(DELETED).unwrap_or(&self.exe));
+        // A title is a sentence. Its first word is the name: `nginx: worker process`.
+        let title = self.argv.first().map(String::as_str).unwrap_or_default();
+        let word = title.split([' ', ':']).next().unwrap_or_default();
+        // A login shell has a `-` before its name.
+        let called = file_name(word).trim_start_matches('-');
+        match (binary, called) {
+            ("", called) => called.to_owned(),
+            (binary, "") => binary.to_owned(),
+            // `python3` runs the binary `python3.11`.
+            (binary, called) if is_version(binary.strip_prefix(called)) => called.to_owned(),
+            (binary, called) => format!("{binary} (as {called})"),
+        }
+    }
+
+    /// The program and its arguments. A process that rewrites its title leaves empty arguments after it: they are left
+    /// out. Nothing of it is safe to show yet.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let end = self.argv.iter().rposition(|word| !word.is_empty()).map_or(0, |last| last + 1);
+        let program = Some(self.program()).filter(|program| !program.is_empty());
+        program.into_iter().chain(self.argv[..end].iter().skip(1).cloned()).collect()
+    }
+}
+
+/// Whether the rest of a name is only a version, or nothing.
+fn is_version(rest: Option<&str>) -> bool {
+    rest.is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | '-')))
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn process(exe: &str, argv: &[&str]) -> Process {
+        let argv = argv.iter().map(|word| (*word).to_owned()).collect();
+        Process { pid: 1, host_pid: 2, exe: exe.to_owned(), argv }
+    }
+
+    #[test]
+    fn a_process_is_named_by_its_binary_and_not_by_a_title_that_it_wrote() {
+        let program = |exe, argv: &[&str]| process(exe, argv).program();
+        assert_eq!(program("/usr/bin/curl", &["curl", "-s"]), "curl");
+        assert_eq!(program("/usr/bin/python3.11", &["/usr/bin/python3", "x.py"]), "python3");
+        assert_eq!(program("/usr/bin/bash", &["-bash"]), "bash");
+        assert_eq!(program("/usr/bin/node", &["claude", "", "", ""]), "node (as claude)");
+        assert_eq!(program("/usr/sbin/nginx", &["nginx: worker process", "", ""]), "nginx");
+        assert_eq!(program("/tmp/evil", &["/usr/bin/curl"]), "evil (as curl)");
+        assert_eq!(program("/tmp/curl-evil", &["curl"]), "curl-evil (as curl)");
+        assert_eq!(program("/bin/busybox", &["wget"]), "busybox (as wget)");
+        assert_eq!(program("/tmp/x (deleted)", &["x"]), "x");
+        assert_eq!(program("/usr/bin/node", &["", "", ""]), "node");
+        assert_eq!(program("/usr/bin/node", &[]), "node");
+        assert_eq!(program("", &["curl"]), "curl");
+        assert_eq!(program("", &[]), "");
+    }
+
+    #[test]
+    fn the_empty_rest_of_a_rewritten_title_is_not_shown() {
+        let words = |exe, argv: &[&str]| process(exe, argv).words();
+        assert_eq!(words("/usr/bin/node", &["claude", "", "", ""]), ["node (as claude)"]);
+        assert_eq!(words("/usr/bin/node", &["", "", ""]), ["node"]);
+        assert_eq!(words("/usr/bin/curl", &["curl", "-s", "https://x"]), ["curl", "-s", "https://x"]);
+        assert_eq!(words("", &["", ""]), Vec::<String>::new());
+    }
 
     #[test]
     fn what_is_not_known_is_not_written() {

@@ -214,10 +214,13 @@ fn words(entry: &EgressEntry) -> String {
 /// The sender: exec, service or container, and the process if it could be identified.
 fn behind(entry: &EgressEntry, who: &Who) -> Option<String> {
     let argv = |argv: &[String]| clip(&command(argv), COMMAND);
-    let process = who.process.as_ref().map(|process| {
-        let name = if process.argv.is_empty() { visible(&process.exe) } else { argv(&process.argv) };
-        format!("{} ({})", clip(&name, COMMAND), process.pid)
-    });
+    // The name of the program is not a word to quote: `node (as claude)`.
+    let program_line = |words: &[String]| {
+        let (program, rest) = words.split_first().map_or(("", words), |(first, rest)| (first, rest));
+        clip(format!("{} {}", visible(program), command(rest)).trim(), COMMAND)
+    };
+    let process =
+        who.process.as_ref().map(|process| format!("{} ({})", program_line(&process.words()), process.pid));
     let who = match (who.exec, &who.service, &who.nested) {
         (Some(exec), ..) => Some(match entry.exec_number {
             Some(number) => format!("exec {number}"),

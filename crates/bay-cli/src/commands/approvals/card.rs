@@ -327,7 +327,7 @@ fn who(card: &Approval) -> String {
     if let Some(Who { service, process, nested, uid, .. }) = &card.by {
         parts.extend(service.as_ref().map(|service| format!("service {}", visible(service))));
         parts.extend(
-            process.as_ref().map(|process| format!("process {}: {}", process.pid, command(&process.argv))),
+            process.as_ref().map(|process| format!("process {}: {}", process.pid, command(&process.words()))),
         );
         parts.extend(nested.as_ref().map(|nested| format!("in container {}", visible(nested))));
         parts.extend(uid.map(|uid| format!("user {uid}")));

@@ -116,11 +116,8 @@ fn by(who: Option<&Who>, sent: &Sent) -> String {
     } else {
         "a process".to_owned()
     };
-    let program = who.process.as_ref().and_then(|process| {
-        let path = process.argv.first().filter(|word| !word.is_empty()).unwrap_or(&process.exe);
-        path.rsplit('/').next().map(|name| clip(&plain_text(name), PROGRAM))
-    });
-    match program {
+    let program = who.process.as_ref().map(|process| clip(&plain_text(&process.program()), PROGRAM));
+    match program.filter(|program| !program.is_empty()) {
         Some(program) => format!(" · by {name} ({program})"),
         None => format!(" · by {name}"),
     }
