@@ -161,6 +161,7 @@ async fn record(store: &Store, bay: BayId, exec: &Waiting, mut changes: FileChan
         created: changes.created,
         changed: changes.changed,
         directories: changes.directories,
+        git: Some(changes.git),
         at_least: changes.at_least,
         names: changes.names,
     });

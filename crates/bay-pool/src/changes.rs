@@ -5,6 +5,8 @@
 //! changes. This cannot show deleted names (only that their directory changed), or an earlier change to a file that
 //! changed again later.
 
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
 use bay_sys::btrfs::{self, Inode};
@@ -19,6 +21,8 @@ use crate::sysfs::dashed;
 
 /// Most items of the filesystem's tree that one search reads: enough for about two hundred thousand changed files.
 const MAX_ITEMS: u64 = 1_000_000;
+/// Most directories whose paths one search looks up, to tell git's own files from the others. A lookup takes some µs.
+const MAX_DIRECTORIES: usize = 20_000;
 /// Most inodes per window whose paths are looked up, to choose the best names from.
 const NAMES_TRIED: usize = 48;
 
@@ -74,13 +78,18 @@ impl Found {
         (self.from_ns..=self.to_ns).contains(&at)
     }
 
-    fn count(&mut self, inode: &Inode) {
+    /// Counts an inode. `is_git` says whether it is git's own.
+    fn count(&mut self, inode: &Inode, is_git: &mut dyn FnMut(&Inode) -> bool) {
         let made = self.holds(inode.made_ns);
         if !made && !self.holds(inode.changed_ns) {
             // The file may have changed in the window and again after it. This does not apply to directories: they
             // change with every name in them.
             let twice = inode.made_ns < self.from_ns && inode.changed_ns > self.to_ns;
-            self.changes.at_least |= twice && !inode.is_dir;
+            self.changes.at_least |= twice && !inode.is_dir && !is_git(inode);
+            return;
+        }
+        if is_git(inode) {
+            self.changes.git += 1;
             return;
         }
         let (counter, numbers) = match (inode.is_dir, made) {
@@ -133,8 +142,9 @@ impl Pool {
         let workspace = btrfs::subvolume_info(&top).doing(doing)?;
         let since = if workspace.parent_uuid == [0; 16] { since } else { since.max(workspace.born) };
         let mut found: Vec<Found> = windows.iter().map(Found::new).collect();
+        let mut git = GitDirectories { top: top.as_fd(), known: HashMap::new() };
         let whole = btrfs::inodes_changed_since(&top, since, MAX_ITEMS, &mut |inode| {
-            found.iter_mut().for_each(|window| window.count(&inode));
+            found.iter_mut().for_each(|window| window.count(&inode, &mut |inode| git.has(inode)));
         })
         .doing(doing)?;
         found
@@ -153,6 +163,33 @@ impl Pool {
                 Ok(changes)
             })
             .collect()
+    }
+}
+
+/// Which directories are git's own.
+struct GitDirectories<'a> {
+    top: BorrowedFd<'a>,
+    known: HashMap<u64, bool>,
+}
+
+impl GitDirectories<'_> {
+    /// Whether an inode is a directory `.git`, or below one. What cannot be looked up counts as not git's.
+    fn has(&mut self, inode: &Inode) -> bool {
+        let directory = match inode.parent {
+            _ if inode.is_dir => inode.number,
+            Some(parent) => parent,
+            None => inode.number,
+        };
+        if let Some(known) = self.known.get(&directory) {
+            return *known;
+        }
+        if self.known.len() >= MAX_DIRECTORIES {
+            return false;
+        }
+        let path = btrfs::inode_path(self.top, directory).ok().flatten().unwrap_or_default();
+        let is_git = path.split(|byte| *byte == b'/').any(|part| part == b".git");
+        self.known.insert(directory, is_git);
+        is_git
     }
 }
 
@@ -184,23 +221,25 @@ mod tests {
 
     fn inode(number: u64, made: i64, changed: i64) -> Inode {
         let ns = |second: i64| i128::from(second) * 1_000_000_000;
-        Inode { number, is_dir: false, made_ns: ns(made), changed_ns: ns(changed) }
+        Inode { number, is_dir: false, parent: None, made_ns: ns(made), changed_ns: ns(changed) }
     }
 
     #[test]
     fn changes_before_or_after_the_window_are_not_counted() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let mut found = Found::new(&Window { from: at(10), to: at(20) });
-        found.count(&inode(300, 1, 5));
+        found.count(&inode(300, 1, 5), &mut |_| false);
         assert!(!found.changes.at_least);
-        found.count(&inode(301, 12, 30));
-        found.count(&inode(302, 1, 15));
+        found.count(&inode(301, 12, 30), &mut |_| false);
+        found.count(&inode(302, 1, 15), &mut |_| false);
         assert_eq!((found.changes.created, found.changes.changed, found.changes.at_least), (1, 1, false));
-        found.count(&inode(303, 25, 30));
+        found.count(&inode(303, 25, 30), &mut |_| false);
         assert!(!found.changes.at_least, "a file made later cannot have changed in the window");
-        found.count(&inode(304, 1, 30));
+        found.count(&inode(304, 1, 30), &mut |_| false);
         assert!(found.changes.at_least, "it may have changed twice");
         assert_eq!(found.files, [301, 302]);
+        found.count(&inode(305, 12, 12), &mut |_| true);
+        assert_eq!((found.changes.created, found.changes.git), (1, 1), "git's own are counted apart");
     }
 
     #[test]

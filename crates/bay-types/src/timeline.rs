@@ -62,6 +62,8 @@ pub struct FileChanges {
     pub changed: u64,
     /// Directories that are new, or whose entries changed.
     pub directories: u64,
+    /// Files and directories of git's own: those in a directory `.git`. No other count includes them.
+    pub git: u64,
     /// The counts are lower bounds.
     pub at_least: bool,
     /// Paths of some of them, from the top of the workspace.
@@ -72,6 +74,7 @@ impl FileChanges {
     /// Most paths in `names`.
     pub const NAMES: usize = 5;
 
+    /// Whether nothing changed, except what git keeps for itself.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.created == 0 && self.changed == 0 && self.directories == 0

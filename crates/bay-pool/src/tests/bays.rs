@@ -272,6 +272,9 @@ fn changes_in_a_workspace_are_found_by_their_time() {
     std::io::Write::write_all(&mut fs::OpenOptions::new().append(true).open(file("grown")).unwrap(), b"y")
         .unwrap();
     fs::remove_file(file("dir/gone")).unwrap();
+    fs::create_dir_all(file(".git/objects/ab")).unwrap();
+    fs::write(file(".git/objects/ab/cd"), "x").unwrap();
+    fs::write(file(".gitignore"), "target").unwrap();
     let window = Window { from, to: jiff::Timestamp::now() };
     assert!(pool.unwritten_bytes().unwrap() > 0);
     pool.flush(Flush::All).unwrap();
@@ -282,10 +285,12 @@ fn changes_in_a_workspace_are_found_by_their_time() {
     assert!(found[1].is_empty(), "{:?}", found[1]);
     let changes = &found[0];
     // The top directory gained a name, and `dir` lost one.
-    assert_eq!((changes.created, changes.changed, changes.directories), (1, 1, 2), "{changes:?}");
+    assert_eq!((changes.created, changes.changed, changes.directories), (2, 1, 2), "{changes:?}");
+    // `.git` with two directories and a file. A file whose name only begins like that is the agent's.
+    assert_eq!(changes.git, 4, "{changes:?}");
     let mut names = changes.names.clone();
     names.sort();
-    assert_eq!(names, ["grown", "new"]);
+    assert_eq!(names, [".gitignore", "grown", "new"]);
     assert!(!changes.at_least);
     // Without a start generation the result is the same, but costs more.
     assert_eq!(pool.workspace_changes(bay, 0, &[window]).unwrap()[0], *changes);

@@ -9,6 +9,8 @@ use super::{Qgroup, READ, SUBVOLUME_ROOT_INODE, WRITE, call, request, subvolume_
 const ROOT_TREE: u64 = 1;
 const QUOTA_TREE: u64 = 8;
 const KEY_INODE_ITEM: u32 = 1;
+/// The name of an inode in a directory, whose number is the item's offset.
+const KEY_INODE_REF: u32 = 12;
 const KEY_EXTENT_DATA: u32 = 108;
 const KEY_ROOT_ITEM: u32 = 132;
 const KEY_ROOT_REF: u32 = 156;
@@ -250,6 +252,8 @@ pub fn bytes_written_since_birth(top: impl AsFd, max_items: u64) -> io::Result<u
 pub struct Inode {
     pub number: u64,
     pub is_dir: bool,
+    /// The directory that it is in, if the search met its name.
+    pub parent: Option<u64>,
     /// When it was made and when it last changed, in nanoseconds since 1970. Only the kernel sets both.
     pub made_ns: i128,
     pub changed_ns: i128,
@@ -273,15 +277,28 @@ pub fn inodes_changed_since(
         min_transid: generation,
     };
     let mut seen = 0_u64;
+    // The names of an inode come after it.
+    let mut last: Option<Inode> = None;
     search(top, &wanted, &mut |item| {
         seen += 1;
-        if item.kind == KEY_INODE_ITEM
-            && let Some(inode) = inode(item)
-        {
-            visit(inode);
+        match item.kind {
+            KEY_INODE_ITEM => {
+                if let Some(whole) = std::mem::replace(&mut last, inode(item)) {
+                    visit(whole);
+                }
+            }
+            KEY_INODE_REF => {
+                if let Some(last) = last.as_mut().filter(|last| last.number == item.objectid) {
+                    last.parent.get_or_insert(item.offset);
+                }
+            }
+            _ => {}
         }
         seen < max_items
     })?;
+    if let Some(whole) = last {
+        visit(whole);
+    }
     Ok(seen < max_items)
 }
 
@@ -303,6 +320,7 @@ fn inode(item: &Item<'_>) -> Option<Inode> {
     Some(Inode {
         number: item.objectid,
         is_dir: half(MODE)? & FILE_TYPE == DIRECTORY,
+        parent: None,
         made_ns: time(MADE)?,
         changed_ns: time(CHANGED)?,
     })

@@ -85,6 +85,10 @@ area! {
         changed: u64,
         /// How many directories are new, or have other entries.
         directories: u64,
+        /// How many files and directories of git's own (below a `.git`) changed. No other count includes them. Absent in
+        /// events of earlier releases, whose counts include them.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        git: Option<u64>,
         /// Whether there may be more.
         at_least: bool,
         /// Paths of some of them, from the top of the workspace.

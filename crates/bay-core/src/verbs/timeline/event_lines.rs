@@ -268,6 +268,9 @@ fn files(changes: &ExecFiles) -> String {
         let noun = if changes.directories == 1 { "directory" } else { "directories" };
         parts.push(format!("entries of {} {noun} changed", changes.directories));
     }
+    if let Some(git) = changes.git.filter(|git| *git > 0) {
+        parts.push(format!("{git} of git's own"));
+    }
     let at_least = if changes.at_least { "at least " } else { "" };
     let names = names(changes);
     let name = exec(false, numbered(changes.number), &changes.exec);
