@@ -53,6 +53,8 @@ verbs! {
     BayDiff = "compare two points of a bay",
     BayReview = "review a bay's work",
     TimelineRead = "read a bay's timeline",
+    /// Record that a client took work out of a bay.
+    WorkReport = "report work that left a bay",
     ExecList = "list a bay's commands",
     ExecShow = "see a command",
     ExecStart = "run a command",
@@ -213,6 +215,7 @@ mod tests {
         (Verb::BayDiff,            [YES, YES, YES,  NO,  NO]),
         (Verb::BayReview,          [YES, YES,  NO,  NO,  NO]),
         (Verb::TimelineRead,       [YES, YES,  NO,  NO,  NO]),
+        (Verb::WorkReport,         [YES, YES,  NO,  NO,  NO]),
         (Verb::ExecList,           [YES, YES,  NO,  NO,  NO]),
         (Verb::ExecShow,           [YES, YES,  NO,  NO,  NO]),
         (Verb::ExecStart,          [YES, YES,  NO,  NO,  NO]),

@@ -35,6 +35,7 @@ mod secrets;
 mod services;
 mod timeline;
 mod upgrade;
+mod work;
 mod workspaces;
 
 use request::{MAX_JSON, Shared};
@@ -64,6 +65,7 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
         .merge(secrets::routes())
         .merge(services::routes())
         .merge(timeline::routes())
+        .merge(work::routes())
         .merge(workspaces::routes())
         .fallback(|request: Request| async move {
             Failure(CoreError::new(

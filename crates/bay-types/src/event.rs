@@ -36,6 +36,7 @@ pub mod secret;
 pub mod service;
 #[cfg(test)]
 mod tests;
+pub mod work;
 
 pub use approval::ApprovalEvent;
 pub use area::{Field, FieldInfo, KindInfo, Recorded, VERSION_KEY};
@@ -51,6 +52,7 @@ pub use policy::PolicyEvent;
 pub use pool::PoolEvent;
 pub use secret::SecretEvent;
 pub use service::ServiceEvent;
+pub use work::WorkEvent;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
@@ -138,6 +140,7 @@ event_body! {
     Approval(ApprovalEvent),
     Secret(SecretEvent),
     Inside(InsideEvent),
+    Work(WorkEvent),
     Pool(PoolEvent),
     Daemon(DaemonEvent),
 }

@@ -25,6 +25,7 @@
 //! | [`inside`]  | a bay's own processes ↔ guest; ports and activity    |
 //! | [`watch`]   | guest → daemon → CLI: what changes below a directory |
 //! | [`top`]     | daemon → CLI: all bays at one moment                 |
+//! | [`work`]    | CLI → daemon: work that a client took out of a bay   |
 //! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
 //! | [`diff`]    | daemon → CLI: the differences between two points, and findings in them |
 //! | [`egress`]  | backend → daemon → CLI: who is behind a connection   |
@@ -74,6 +75,7 @@ pub mod trace;
 pub mod traffic;
 pub mod usage;
 pub mod watch;
+pub mod work;
 
 pub use error::{ApiError, CoreError, ErrorCode};
 pub use hint::{Action, Hint, HintBay};

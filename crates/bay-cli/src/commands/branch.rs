@@ -1,11 +1,13 @@
-use bay_client::{ShowProgress, bay_path, invalid, local};
+use bay_client::{Client, ShowProgress, bay_path, invalid, local};
 use bay_types::bay::BayView;
 use bay_types::diff::Severity;
+use bay_types::work::WorkRoute;
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 
 use super::bundle::{What, notes};
 use crate::failure::{Failure, Outcome};
+use crate::git::bring_out::report::{Arrival, report};
 use crate::git::bring_out::review::{review, review_before_push};
 use crate::git::bring_out::{Interrupts, Kind, Wanted, Work, bring_out, short};
 use crate::git::{Arrived, LocalRepo, discover, push};
@@ -57,12 +59,13 @@ impl Branch {
         let message = self.what.message(&view)?;
         let wanted = Wanted { bay: &view, committed_only: self.what.committed_only, message: &message };
         let work = bring_out(&mut client, &wanted, &mut meter, &mut interrupts).await?;
-        interrupts.or(self.deliver(&view, &work, &target, &mut meter, global.json)).await?;
+        interrupts.or(self.deliver(&mut client, &view, &work, &target, &mut meter, global.json)).await?;
         Ok(0)
     }
 
     async fn deliver(
         &self,
+        client: &mut Client,
         view: &BayView,
         work: &Work,
         target: &Target,
@@ -71,7 +74,7 @@ impl Branch {
     ) -> Result<(), Failure> {
         let findings = review_before_push(work, self.allow_secrets).await?;
         let leaving = review(work).await?;
-        let (place, what, said) = match target {
+        let (place, what, said, route) = match target {
             Target::Here(repo) => {
                 let exclude = match &work.base {
                     Some(base) if repo.has(base).await => Some(base.as_str()),
@@ -81,15 +84,17 @@ impl Branch {
                 let from = view.name.as_str();
                 let arrived =
                     repo.take_branch(&bundle, work.clean.place(), from, &self.branch, self.force).await?;
-                (repo.top.display().to_string(), arrived.told(), Vec::new())
+                (repo.top.display().to_string(), arrived.told(), Vec::new(), WorkRoute::Branch)
             }
             Target::Remote(remote) => {
                 meter.stage(&format!("pushing {}", self.branch));
                 let said = push::push(work, remote, &self.branch, self.force).await?;
                 meter.clear();
-                (push::without_password(remote), "pushed", said)
+                (push::without_password(remote), "pushed", said, WorkRoute::Push)
             }
         };
+        let arrival = Arrival { route, branch: &self.branch, place: Some(&place) };
+        report(client, view, work, &leaving, &arrival).await;
         if json {
             return crate::output::json(&serde_json::json!({
                 "bay": view.name, "branch": self.branch, "place": place, "outcome": what, "commit": work.tip,

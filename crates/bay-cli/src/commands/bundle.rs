@@ -4,10 +4,12 @@ use std::io::{self, Write};
 use bay_client::{bay_path, invalid};
 use bay_types::ApiError;
 use bay_types::bay::BayView;
+use bay_types::work::WorkRoute;
 use clap::Args;
 use rustix::termios::isatty;
 
 use crate::failure::{Failure, Outcome};
+use crate::git::bring_out::report::{Arrival, report};
 use crate::git::bring_out::review::{Leaving, review};
 use crate::git::bring_out::{Interrupts, Kind, Wanted, Work, bring_out, short};
 use crate::global_options::GlobalOptions;
@@ -72,6 +74,8 @@ impl Bundle {
         let wanted = Wanted { bay: &view, committed_only: self.what.committed_only, message: &message };
         let work = bring_out(&mut client, &wanted, &mut meter, &mut interrupts).await?;
         let leaving = interrupts.or(write(&view, &work)).await?;
+        let arrival = Arrival { route: WorkRoute::Bundle, branch: view.name.as_str(), place: None };
+        report(&mut client, &view, &work, &leaving, &arrival).await;
         tell(&view, &work, &leaving, global.json);
         Ok(0)
     }

@@ -40,6 +40,7 @@ pub mod timeline;
 mod top;
 pub mod traffic;
 pub mod webhooks;
+pub mod work;
 pub mod workspaces;
 
 impl Daemon {

@@ -39,6 +39,7 @@ const TYPES: &[(&str, &str)] = &[
     ("Refusal", "`connection`, `nameless`, `form`, `protocol`, `too-many`, `upgrade` or `secret`"),
     ("Reporter", "`guest` or `daemon`"),
     ("Restart", "`always`, `on-failure` or `never`"),
+    ("WorkRoute", "`branch`, `push` or `bundle`"),
     ("ServiceState", "state of a service, as `bay services ls` shows it"),
 ];
 const OBJECTS: &[&str] = &[

@@ -18,11 +18,12 @@
 mod clean;
 mod lender;
 mod pack_directory;
+pub(crate) mod report;
 pub(crate) mod review;
 
 use bay_client::{Client, local};
 use bay_types::bay::BayView;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{ApiError, ErrorCode, ExecId};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
@@ -62,6 +63,8 @@ pub(crate) struct Work {
     /// The commit that the bay began from, if the work's repository contains it.
     pub(crate) base: Option<String>,
     pub(crate) kind: Kind,
+    /// The commands that ran in the bay to pack it.
+    pub(crate) execs: Vec<ExecId>,
 }
 
 /// Ctrl-C and similar signals. Temporary files are deleted before this program ends.
@@ -111,21 +114,23 @@ pub(crate) async fn bring_out(
     interrupts: &mut Interrupts,
 ) -> Result<Work, Failure> {
     let origin = wanted.bay.origin.as_ref().filter(|origin| is_object_id(&origin.commit));
+    let mut execs = Vec::new();
     if let Some(lender) = interrupts.or(lender::find(origin)).await? {
-        match attempt(client, wanted, Some(lender), meter, interrupts).await {
+        match attempt(client, wanted, Some(lender), &mut execs, meter, interrupts).await {
             // The lender may lack objects. An attempt with the whole history shows whether the lender or the bay is at
             // fault.
             Err(Failure::Api { error, .. }) if error.code == ErrorCode::WorkRefused => {}
             other => return other,
         }
     }
-    attempt(client, wanted, None, meter, interrupts).await
+    attempt(client, wanted, None, &mut execs, meter, interrupts).await
 }
 
 async fn attempt(
     client: &mut Client,
     wanted: &Wanted<'_>,
     lender: Option<Lender>,
+    execs: &mut Vec<ExecId>,
     meter: &mut Meter,
     interrupts: &mut Interrupts,
 ) -> Result<Work, Failure> {
@@ -146,7 +151,7 @@ async fn attempt(
             Ok((clean, tip, kind))
         })
         .await;
-    directory.clear().await;
+    execs.extend(directory.clear().await);
     let (clean, tip, kind) = brought?;
     if interrupts.or(clean.take_in(&tip, base.as_deref(), meter)).await? == Taken::Nothing {
         return Err(nothing(bay).into());
@@ -155,7 +160,7 @@ async fn attempt(
         Some(base) => clean.has(base).await,
         None => false,
     };
-    Ok(Work { clean, tip, base: base.filter(|_| known), kind })
+    Ok(Work { clean, tip, base: base.filter(|_| known), kind, execs: std::mem::take(execs) })
 }
 
 fn nothing(bay: &BayView) -> ApiError {

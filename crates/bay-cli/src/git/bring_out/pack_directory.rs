@@ -68,6 +68,8 @@ pub(super) struct PackDirectory {
     packing: ExecId,
     path: String,
     in_use: bool,
+    /// The commands that ran in the bay.
+    ran: Vec<ExecId>,
 }
 
 impl PackDirectory {
@@ -79,6 +81,7 @@ impl PackDirectory {
             packing,
             path: format!("/tmp/.bay-leaving-{packing}"),
             in_use: false,
+            ran: Vec::new(),
         }
     }
 
@@ -100,6 +103,7 @@ impl PackDirectory {
         spec.stdin = true;
         spec.timeout_s = Some(PACK_WITHIN_S);
         self.in_use = true;
+        self.ran.push(self.packing);
         let captured = capture(&mut self.client, &self.bay, &spec, SCRIPT.as_bytes()).await?;
         if captured.exit.reason == EndReason::TimedOut {
             return Err(self.odd(&format!("did not end within {} minutes", PACK_WITHIN_S / 60)));
@@ -172,11 +176,16 @@ impl PackDirectory {
         }
     }
 
-    /// Cleans up in the bay: kills the packing exec if it still runs, and deletes the directory.
-    pub(super) async fn clear(mut self) {
-        if !self.in_use {
-            return;
+    /// Cleans up in the bay: kills the packing exec if it still runs, and deletes the directory. Returns the commands
+    /// that ran there.
+    pub(super) async fn clear(mut self) -> Vec<ExecId> {
+        if self.in_use {
+            self.clear_directory().await;
         }
+        self.ran
+    }
+
+    async fn clear_directory(&mut self) {
         let began = Instant::now();
         self.client = self.client.another_without_starting();
         let tried = async {
@@ -200,6 +209,7 @@ impl PackDirectory {
         // Usually the exec has ended, and this does nothing.
         let _: Result<serde_json::Value, ApiError> = self.client.post(&path, &kill).await;
         let remove = ExecSpec::new(["rm", "-rf", "--", &self.path]);
+        self.ran.push(remove.id);
         capture(&mut self.client, &self.bay, &remove, &[]).await.map(drop)
     }
 }

@@ -13,13 +13,14 @@ use bay_types::event::bay::{BayCreate, BayEvent};
 use bay_types::event::checkpoint::{CheckpointEvent, CheckpointMade};
 use bay_types::event::exec::{ExecEnd, ExecEvent, ExecFiles, ExecRevived};
 use bay_types::event::policy::{PolicyEvent, RuleCounts};
-use bay_types::event::{EventBody, Field, FileEvent, ForwardEvent, InsideEvent, ServiceEvent};
+use bay_types::event::{EventBody, Field, FileEvent, ForwardEvent, InsideEvent, ServiceEvent, WorkEvent};
 use bay_types::exec::{EndReason, Exit};
 use bay_types::id::ExecId;
 use bay_types::timeline::FileChanges;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::record_lines;
 use super::traffic_lines::{self, Sent};
 use crate::channel::plain_text;
 
@@ -49,16 +50,16 @@ pub(super) fn after(prefix: &str, said: &str) -> String {
     if said.is_empty() { String::new() } else { format!("{prefix}{}", text(said)) }
 }
 
-fn after_some<T: Display>(prefix: &str, said: Option<&T>) -> String {
+pub(super) fn after_some<T: Display>(prefix: &str, said: Option<&T>) -> String {
     said.map_or_else(String::new, |said| after(prefix, &said.to_string()))
 }
 
-fn by(who: &str) -> String {
+pub(super) fn by(who: &str) -> String {
     after(", by ", who)
 }
 
 /// Names, as many as fit.
-fn list(names: impl Iterator<Item = String>) -> String {
+pub(super) fn list(names: impl Iterator<Item = String>) -> String {
     short(&Value::Array(names.map(Value::String).collect()), TEXT)
 }
 
@@ -92,12 +93,12 @@ pub(super) fn what(event: &EventBody, sent: &Sent) -> String {
         EventBody::Policy(event) => policy(event),
         EventBody::Approval(event) => approval(event),
         EventBody::Inside(event) => inside(event),
+        EventBody::Work(WorkEvent::Left(left)) => record_lines::work_left(left),
+        EventBody::Secret(event) => record_lines::secret(event),
         EventBody::Egress(event) => traffic_lines::what(event, sent)
             .unwrap_or_else(|| generic(event.kind(), &EventBody::from(event.clone()).body())),
         // A bay's timeline has none of these.
-        EventBody::Secret(_) | EventBody::Pool(_) | EventBody::Daemon(_) => {
-            generic(event.kind(), &event.body())
-        }
+        EventBody::Pool(_) | EventBody::Daemon(_) => generic(event.kind(), &event.body()),
         EventBody::Other(other) => generic(&other.kind, &other.body),
     }
 }
@@ -337,7 +338,12 @@ fn service(event: &ServiceEvent) -> String {
         ServiceEvent::Restart(restart) => asked(&restart.service, "restart", &restart.by),
         ServiceEvent::Reached(reached) => {
             let (service, state) = (shown(&reached.service), shown(&reached.state));
-            format!("service {service} is {state}{}", after(": ", &reached.reason))
+            let again = match reached.restarts {
+                0 => String::new(),
+                1 => " · restarted once".to_owned(),
+                times => format!(" · restarted {times} times"),
+            };
+            format!("service {service} is {state}{}{again}", after(": ", &reached.reason))
         }
         ServiceEvent::Remove(remove) => asked(&remove.service, "removal", &remove.by),
     }

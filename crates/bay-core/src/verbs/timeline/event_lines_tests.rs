@@ -68,8 +68,19 @@ fn checkpoints_and_their_forks_have_lines() {
 /// Every kind of event in a bay's timeline has a line of its own.
 #[test]
 fn every_recorded_kind_has_a_line() {
-    let of_bays =
-        ["bay.", "exec.", "checkpoint.", "service.", "file.", "hold.", "policy.", "grant.", "approval."];
+    let of_bays = [
+        "bay.",
+        "exec.",
+        "checkpoint.",
+        "service.",
+        "file.",
+        "hold.",
+        "policy.",
+        "grant.",
+        "approval.",
+        "work.",
+        "secret.",
+    ];
     let all = EventBody::AREAS.iter().flat_map(|(_, _, kinds)| kinds.iter().map(|kind| kind.kind));
     let kinds: Vec<&str> = all.filter(|kind| of_bays.iter().any(|noun| kind.starts_with(noun))).collect();
     assert!(kinds.len() > 50, "{kinds:?}");
@@ -93,6 +104,9 @@ fn nothing_in_an_event_controls_a_terminal() {
         ("exec.start", json!({ "number": 1, "argv": [evil] })),
         ("exec.files", json!({ "number": 1, "created": 1, "names": [evil] })),
         ("bay.failed", json!({ "reason": evil })),
+        ("work.left", json!({ "route": "push", "branch": evil, "place": evil, "commit": evil, "by": evil })),
+        ("secret.set", json!({ "name": evil, "uses": [evil], "by": evil })),
+        ("secret.stale", json!({ "name": evil, "why": evil })),
         ("checkpoint.made", json!({ "name": evil, "message": evil })),
         (evil, json!({ evil: evil })),
     ] {
@@ -178,4 +192,31 @@ fn policies_and_grants_are_shown_with_who_set_them() {
     );
     let gone = what("grant.rm", &json!({ "ids": ["a"], "why": "the bay was stopped" }));
     assert!(gone.starts_with("grants revoked: ") && gone.ends_with("; the bay was stopped"), "{gone}");
+}
+
+#[test]
+fn work_that_left_and_secrets_are_shown_with_who_did_it() {
+    let left = json!({ "route": "branch", "branch": "fix", "place": "/home/ann/web", "commit": "5f0c1a9e26251c2d", "commits": 2, "files": 1, "uncommitted": true, "by": "uid 0" });
+    assert_eq!(
+        what("work.left", &left),
+        "work taken out as branch fix of /home/ann/web at 5f0c1a9e: 2 commits, 1 file changed, with uncommitted changes, by uid 0"
+    );
+    let set = json!({ "name": "TOKEN", "uses": ["api.example as bearer"], "by": "uid 0" });
+    assert_eq!(what("secret.set", &set), "secret TOKEN set for api.example as bearer, by uid 0");
+    assert_eq!(
+        what("secret.rotated", &json!({ "name": "TOKEN", "by": "uid 0" })),
+        "secret TOKEN has a new value, by uid 0"
+    );
+    assert_eq!(
+        what("secret.removed", &json!({ "name": "TOKEN", "by": "uid 0" })),
+        "secret TOKEN removed, by uid 0"
+    );
+}
+
+#[test]
+fn gits_own_files_are_named_apart_and_restarts_of_a_service_are_counted() {
+    let body = json!({ "number": 2, "created": 1, "changed": 0, "directories": 1, "git": 7, "names": ["a"] });
+    assert_eq!(what("exec.files", &body), "exec 2: 1 file created, 7 of git's own while it ran: a");
+    let reached = json!({ "service": "web", "state": "ready", "reason": "it runs", "restarts": 2 });
+    assert_eq!(what("service.reached", &reached), "service web is ready: it runs · restarted 2 times");
 }

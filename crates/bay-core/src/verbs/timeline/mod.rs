@@ -21,6 +21,7 @@ use crate::daemon::Daemon;
 
 mod descent;
 mod event_lines;
+mod record_lines;
 mod traffic_lines;
 
 use descent::Descent;
