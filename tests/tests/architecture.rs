@@ -24,6 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bay-gateway", &["bay-types", "bay-text", "bay-policy"]),
     ("bay-ledger", &[]),
     ("bay-store", &["bay-types", "bay-text", "bay-ledger"]),
+    ("bay-story", &["bay-types", "bay-text"]),
     ("bay-diff", &["bay-types", "bay-text", "bay-sys"]),
     ("bay-git", &["bay-types", "bay-text", "bay-sys"]),
     ("bay-backend", &["bay-types"]),
@@ -43,6 +44,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "bay-gateway",
             "bay-ledger",
             "bay-store",
+            "bay-story",
             "bay-diff",
             "bay-pool",
             "bay-runtime",
@@ -87,6 +89,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "bay-pool",
             "bay-runtime",
             "bay-diff",
+            "bay-story",
         ],
     ),
     (

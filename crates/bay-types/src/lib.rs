@@ -31,6 +31,7 @@
 //! | [`egress`]  | backend → daemon → CLI: who is behind a connection   |
 //! | [`event`]   | the hashed record of everything decided and done     |
 //! | [`timeline`]| daemon → CLI: one bay's life, line by line           |
+//! | [`story`]   | daemon → CLI: what happened in a bay, on one page    |
 //! | [`approval`] | CLI ↔ daemon: approvals and their answers |
 //! | [`notify`]  | CLI ↔ daemon: webhooks that announce approvals       |
 //! | [`policy`]  | CLI ↔ daemon: what may leave a bay, and why          |
@@ -68,6 +69,7 @@ pub mod service;
 pub mod settings;
 pub mod sparse;
 pub mod stats;
+pub mod story;
 mod text_enum;
 pub mod timeline;
 pub mod top;

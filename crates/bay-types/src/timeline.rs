@@ -23,6 +23,18 @@ pub struct TimelineLine {
     /// The event's body, as it was recorded.
     #[serde(default)]
     pub details: serde_json::Value,
+    /// The line stands for several events; absent if it stands for one. Only a reader that asked for it gets such lines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folded: Option<Folded>,
+}
+
+/// The events that one line stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Folded {
+    /// Number of the first of them. The line has the number of the last one.
+    pub first: u64,
+    /// How many there are.
+    pub events: u64,
 }
 
 /// An item of a timeline's stream. The last one marks a complete stream.

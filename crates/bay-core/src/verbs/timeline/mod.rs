@@ -150,5 +150,6 @@ fn line(event: &Event, told: &Told, descent: &Descent) -> TimelineLine {
         checkpoint: descent.at(event.seq).map(|checkpoint| checkpoint.to_string()),
         details: event.body.clone(),
         kind: event.kind.clone(),
+        folded: None,
     }
 }

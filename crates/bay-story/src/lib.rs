@@ -1,0 +1,26 @@
+//! What happened in a bay, made readable by rules.
+//!
+//! ```text
+//!                    ┌─► Filter ─► Fold ─► lines of a timeline
+//!  typed events ─────┤
+//!                    └─► Teller ─► Story ─► a page of text or HTML
+//! ```
+//!
+//! Everything here is a pure function of the record: no I/O, no clock, no model. A bay chooses many of the texts in its
+//! record. So every text is clipped and made safe where it is taken, every list is bounded, and no event can make this
+//! code panic.
+#![forbid(unsafe_code)]
+
+pub mod command;
+pub mod filter;
+pub mod fold;
+pub mod html;
+pub mod page;
+mod sender;
+mod span;
+pub mod teller;
+mod text;
+
+pub use filter::Filter;
+pub use fold::{Fold, Item};
+pub use teller::{Changes, Situation, Teller};
