@@ -8,7 +8,7 @@ use axum::response::Response;
 use axum::routing::get;
 use bay_core::Daemon;
 use bay_core::verbs::record_stream::Wanted;
-use bay_core::verbs::timeline;
+use bay_core::verbs::timeline::{self, Shape};
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -24,6 +24,15 @@ pub(super) struct TimelineQuery {
     limit: Option<u32>,
     #[serde(default)]
     follow: bool,
+    kind: Option<String>,
+    #[serde(default)]
+    failed: bool,
+    exec: Option<String>,
+    #[serde(default)]
+    no_egress: bool,
+    /// Runs of like events as one line.
+    #[serde(default)]
+    folded: bool,
 }
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
@@ -37,7 +46,8 @@ async fn timeline(
     Path(bay): Path<String>,
     Query(query): Query<TimelineQuery>,
 ) -> Result<Response, Failure> {
-    let TimelineQuery { since, from, limit, follow } = query;
+    let TimelineQuery { since, from, limit, follow, kind, failed, exec, no_egress, folded } = query;
     let wanted = Wanted { since, from, limit, follow };
-    Ok(lines(timeline::read(&daemon, &who, &bay, wanted).await?))
+    let shape = Shape { kinds: kind, failed, exec, no_egress, folded };
+    Ok(lines(timeline::read(&daemon, &who, &bay, wanted, &shape).await?))
 }

@@ -23,7 +23,12 @@ const MIGRATIONS: &[&[&str]] = &[
     EVENT_COLUMNS,
     BACKENDS,
     CHECKPOINT_EVENTS,
+    SECRET_EVENTS,
 ];
+
+/// A timeline has the events of the bay's secrets, which belong to no bay. `secret_events` repeats this condition.
+const SECRET_EVENTS: &[&str] = &["CREATE INDEX events_secrets ON events (seq) \
+     WHERE kind IN ('secret.set', 'secret.rotated', 'secret.removed', 'secret.stale')"];
 
 /// A daemon that starts looks for checkpoints that an earlier one did not finish. It must not read whole timelines for
 /// that. `checkpoints_unfinished` repeats this condition: `SQLite` uses a partial index only for its own condition.

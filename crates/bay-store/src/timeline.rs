@@ -62,6 +62,90 @@ impl Store {
         rows.iter().map(|row| event_row(row).map_err(&failed)?.event()).collect()
     }
 
+    /// Events of a bay up to number `up_to`, newest first, at most `limit`. Those are left out that
+    /// [`Store::timeline_page`] leaves out.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn timeline_page_back(&self, bay: BayId, up_to: u64, limit: u32) -> Result<Vec<Event>> {
+        let failed = self.failed("reading a timeline");
+        let rows = sqlx::query(concat!(
+            "SELECT seq, at, bay, kind, body, hash FROM events ",
+            "WHERE bay = $1 AND seq <= $2 AND (traffic IS NULL OR traffic NOT IN ($3, $4)) ORDER BY seq DESC LIMIT $5"
+        ))
+        .bind(bay.to_string())
+        .bind(to_i64(up_to))
+        .bind(TrafficPart::LookUp.as_str())
+        .bind(TrafficPart::LetOut.as_str())
+        .bind(i64::from(limit))
+        .fetch_all(&self.inner.readers)
+        .await
+        .map_err(&failed)?;
+        rows.iter().map(|row| event_row(row).map_err(&failed)?.event()).collect()
+    }
+
+    /// Events of a bay after `since`, oldest first, at most `limit`: all but look-ups of names.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn story_page(&self, bay: BayId, since: u64, limit: u32) -> Result<Vec<Event>> {
+        let failed = self.failed("reading a bay's record");
+        let rows = sqlx::query(concat!(
+            "SELECT seq, at, bay, kind, body, hash FROM events ",
+            "WHERE bay = $1 AND seq > $2 AND (traffic IS NULL OR traffic <> $3) ORDER BY seq LIMIT $4"
+        ))
+        .bind(bay.to_string())
+        .bind(to_i64(since))
+        .bind(TrafficPart::LookUp.as_str())
+        .bind(i64::from(limit))
+        .fetch_all(&self.inner.readers)
+        .await
+        .map_err(&failed)?;
+        rows.iter().map(|row| event_row(row).map_err(&failed)?.event()).collect()
+    }
+
+    /// Where to begin so that [`Store::story_page`] has the last `limit` events.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn story_begin(&self, bay: BayId, limit: u32) -> Result<Begin> {
+        let found = sqlx::query(concat!(
+            "SELECT seq FROM events WHERE bay = $1 AND (traffic IS NULL OR traffic <> $2) ",
+            "ORDER BY seq DESC LIMIT 1 OFFSET $3"
+        ))
+        .bind(bay.to_string())
+        .bind(TrafficPart::LookUp.as_str())
+        .bind(i64::from(limit))
+        .fetch_optional(&self.inner.readers)
+        .await
+        .map_err(self.failed("reading a bay's record"))?;
+        match found {
+            None => Ok(Begin { after: 0, older: false }),
+            Some(row) => Ok(Begin { after: to_u64(row.try_get(0).map_err(column)?), older: true }),
+        }
+    }
+
+    /// Events of secrets of all bays after `since` up to number `up_to`, oldest first, at most `limit`. They belong to no
+    /// bay.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn secret_events(&self, since: u64, up_to: u64, limit: u32) -> Result<Vec<Event>> {
+        let failed = self.failed("reading the events of secrets");
+        let rows = sqlx::query(concat!(
+            "SELECT seq, at, bay, kind, body, hash FROM events ",
+            "WHERE kind IN ('secret.set', 'secret.rotated', 'secret.removed', 'secret.stale') ",
+            "AND seq > $1 AND seq <= $2 ORDER BY seq LIMIT $3"
+        ))
+        .bind(to_i64(since))
+        .bind(to_i64(up_to))
+        .bind(i64::from(limit))
+        .fetch_all(&self.inner.readers)
+        .await
+        .map_err(&failed)?;
+        rows.iter().map(|row| event_row(row).map_err(&failed)?.event()).collect()
+    }
+
     /// Where to begin so that the page has the last `limit` events after `since`.
     ///
     /// # Errors

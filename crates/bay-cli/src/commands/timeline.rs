@@ -9,6 +9,7 @@ use crate::output::rows::indented;
 use crate::output::{colours, columns, data, talk};
 use bay_text::clip;
 use bay_text::escape::visible;
+use bay_text::percent::path_value;
 
 /// Width of the column for a checkpoint's name.
 const CHECKPOINT: usize = 8;
@@ -18,16 +19,32 @@ const WHAT_AT: usize = 24;
 /// Show the events of a bay in order: lifecycle, commands, changed files, checkpoints.
 ///
 /// The first column is the line's number. The third is the checkpoint to fork from to return to that point (`-`: none).
-/// For a bay that was removed, use its id.
+/// Runs of like events are one line with a count, unless --all is given; `bay story` shows all of it on one page. For a
+/// bay that was removed, use its id.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay timeline web\n  bay timeline web --follow\n  bay timeline web --since 2h\n  bay timeline web --since 1041 --json | jq -r 'select(.kind == \"exec.end\").what'\n\nWith --json every line is an object: {\"seq\", \"at\", \"kind\", \"what\", \"exec\", \"checkpoint\", \"details\"}; docs/timeline.md has the kinds."
+    after_help = "Examples:\n  bay timeline web\n  bay timeline web --follow\n  bay timeline web --failed\n  bay timeline web --exec 3\n  bay timeline web --kind exec,service --since 10m\n  bay timeline web --since 2h\n  bay timeline web --since 1041 --json | jq -r 'select(.kind == \"exec.end\").what'\n\nWith --json every line is an object: {\"seq\", \"at\", \"kind\", \"what\", \"exec\", \"checkpoint\", \"details\"}; docs/timeline.md has the kinds."
 )]
 pub(crate) struct Timeline {
     /// Name or id of the bay.
     name: String,
     #[command(flatten)]
     lines: Lines,
+    /// Only these kinds of events, or areas of kinds: exec.end, service. May be repeated.
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    kind: Vec<String>,
+    /// Only what failed or was refused.
+    #[arg(long)]
+    failed: bool,
+    /// Only this command, by its number or id, and what it sent.
+    #[arg(long, value_name = "EXEC")]
+    exec: Option<String>,
+    /// Leave out what the bay sent and tried to send.
+    #[arg(long)]
+    no_egress: bool,
+    /// Show every event in a line of its own; --json always does.
+    #[arg(short, long)]
+    all: bool,
 }
 
 /// What was shown so far.
@@ -41,8 +58,28 @@ impl Timeline {
     pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         crate::naming::bay(&self.name)?;
         let mut shown = Shown { last: None, days: Days::default(), json: global.json };
-        let end = record::read(global, &bay_path(&self.name, "/timeline?"), &self.lines, &mut shown).await?;
+        let path = bay_path(&self.name, &format!("/timeline?{}", self.shape(global.json)));
+        let end = record::read(global, &path, &self.lines, &mut shown).await?;
         Ok(self.ended(&end, &shown))
+    }
+
+    /// The part of the query that selects lines. It ends where the query of the range is appended.
+    fn shape(&self, json: bool) -> String {
+        let mut query = String::new();
+        if !self.kind.is_empty() {
+            query.push_str(&format!("kind={}&", path_value(self.kind.join(",").as_bytes())));
+        }
+        if let Some(exec) = &self.exec {
+            query.push_str(&format!("exec={}&", path_value(exec.as_bytes())));
+        }
+        for (key, given) in
+            [("failed", self.failed), ("no_egress", self.no_egress), ("folded", !self.all && !json)]
+        {
+            if given {
+                query.push_str(&format!("{key}=true&"));
+            }
+        }
+        query
     }
 
     fn ended(&self, end: &TimelineEnd, shown: &Shown) -> u8 {
