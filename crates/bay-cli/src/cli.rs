@@ -10,9 +10,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     approvals, audit, backends, bench, branch, bundle, checkpoint, checkpoints, compare, completions, cp,
-    diff, doctor, egress, exec, execs, fork, forward, grants, images, kill, logs, ls, notify, pause, policy,
-    ports, promote, replace, repos, restore, resume, review, rm, secret, serve, services, set, shell, show,
-    start, stop, timeline, up, watch, workspaces,
+    diff, doctor, egress, exec, execs, fork, forward, grants, images, kill, logs, ls, notify, pause, policy, ports, promote, replace, repos, restore, resume, review, rm, secret, serve, services, set, shell, show, start, stop, story, timeline, up, watch, workspaces,
 };
 use crate::daemon_in_this_executable::DaemonInThisExecutable;
 use crate::failure::Outcome;
@@ -72,6 +70,7 @@ enum Verb {
     Notify(notify::Notify),
     Secret(secret::Secret),
     Egress(egress::Egress),
+    Story(story::Story),
     Timeline(timeline::Timeline),
     Audit(audit::Audit),
     Compare(compare::Compare),
@@ -175,6 +174,7 @@ async fn dispatch(verb: Verb, daemon: &DaemonInThisExecutable, global: GlobalOpt
         Verb::Notify(verb) => verb.run(&global).await,
         Verb::Secret(verb) => verb.run(&global).await,
         Verb::Egress(verb) => verb.run(&global).await,
+        Verb::Story(verb) => verb.run(&global).await,
         Verb::Timeline(verb) => verb.run(&global).await,
         Verb::Audit(verb) => verb.run(&global).await,
         Verb::Backends(verb) => verb.run(&global).await,

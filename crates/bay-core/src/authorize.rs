@@ -53,6 +53,7 @@ verbs! {
     BayDiff = "compare two points of a bay",
     BayReview = "review a bay's work",
     TimelineRead = "read a bay's timeline",
+    StoryTell = "read a bay's story",
     /// Record that a client took work out of a bay.
     WorkReport = "report work that left a bay",
     ExecList = "list a bay's commands",
@@ -215,6 +216,7 @@ mod tests {
         (Verb::BayDiff,            [YES, YES, YES,  NO,  NO]),
         (Verb::BayReview,          [YES, YES,  NO,  NO,  NO]),
         (Verb::TimelineRead,       [YES, YES,  NO,  NO,  NO]),
+        (Verb::StoryTell,          [YES, YES,  NO,  NO,  NO]),
         (Verb::WorkReport,         [YES, YES,  NO,  NO,  NO]),
         (Verb::ExecList,           [YES, YES,  NO,  NO,  NO]),
         (Verb::ExecShow,           [YES, YES,  NO,  NO,  NO]),

@@ -33,6 +33,7 @@ mod request;
 mod response;
 mod secrets;
 mod services;
+mod story;
 mod timeline;
 mod upgrade;
 mod work;
@@ -64,6 +65,7 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
         .merge(repos::routes())
         .merge(secrets::routes())
         .merge(services::routes())
+        .merge(story::routes())
         .merge(timeline::routes())
         .merge(work::routes())
         .merge(workspaces::routes())

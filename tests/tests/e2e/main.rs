@@ -59,6 +59,7 @@ mod secrets_postgres;
 mod secrets_registries;
 mod services;
 mod ssh_relay;
+mod story;
 mod tcp_listener;
 mod timeline;
 mod traces;

@@ -44,6 +44,7 @@ pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod start;
 pub(crate) mod stop;
+pub(crate) mod story;
 pub(crate) mod timeline;
 pub(crate) mod up;
 pub(crate) mod watch;

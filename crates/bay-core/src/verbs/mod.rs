@@ -36,6 +36,7 @@ pub mod secrets;
 pub mod services;
 pub mod settings;
 pub(crate) mod start_spec;
+pub mod story;
 pub mod timeline;
 mod top;
 pub mod traffic;
