@@ -9,8 +9,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    approvals, audit, backends, bench, branch, bundle, checkpoint, checkpoints, compare, completions, cp,
-    diff, doctor, egress, exec, execs, fork, forward, grants, images, kill, logs, ls, notify, pause, policy, ports, promote, replace, repos, restore, resume, review, rm, secret, serve, services, set, shell, show, start, stop, story, timeline, up, watch, workspaces,
+    approvals, audit, backends, bench, branch, bundle, checkpoint, checkpoints, compare, completions, cp, df, diff, doctor, egress, exec, execs, fork, forward, grants, images, kill, logs, ls, notify, pause, policy, pool, ports, promote, replace, repos, restore, resume, review, rm, secret, serve, services, set, shell, show, start, stop, story, timeline, up, watch, workspaces,
 };
 use crate::daemon_in_this_executable::DaemonInThisExecutable;
 use crate::failure::Outcome;
@@ -80,6 +79,8 @@ enum Verb {
     Repos(repos::Repos),
     Workspaces(workspaces::Workspaces),
     Images(images::Images),
+    Df(df::Df),
+    Pool(pool::PoolCommand),
     Backends(backends::Backends),
     Serve(serve::Serve),
     Doctor(doctor::Doctor),
@@ -185,6 +186,8 @@ async fn dispatch(verb: Verb, daemon: &DaemonInThisExecutable, global: GlobalOpt
         Verb::Repos(verb) => verb.run(&global).await,
         Verb::Workspaces(verb) => verb.run(&global).await,
         Verb::Images(verb) => verb.run(&global).await,
+        Verb::Df(verb) => verb.run(&global).await,
+        Verb::Pool(verb) => verb.run(&global).await,
         Verb::Doctor(verb) => verb.run(daemon, &global).await,
         Verb::Bench(verb) => bench::run(verb, &global).await,
         Verb::Serve(verb) => verb.run(daemon, &global),

@@ -36,6 +36,9 @@ use crate::{adopt, changes, ledger, notify, reconcile, verbs};
 
 /// Interval between checks of the pool's free space.
 const GROW_EVERY: Duration = Duration::from_secs(5);
+/// After so many checks in a row that found the pool roomy it shrinks, a step with each further check. Work that needs
+/// the space for a moment only must not cause a shrink and then a growth.
+const SHRINK_AFTER_CHECKS: u32 = 12;
 /// How long an ending daemon waits until the clients of held requests have their answer.
 const HELD_REQUESTS_WITHIN: Duration = Duration::from_secs(2);
 /// How long an ending daemon waits until answers that are under way have reached the bays.
@@ -101,6 +104,7 @@ impl Daemon {
             started_at: Timestamp::now(),
             importing: Mutex::default(),
             making: RwLock::default(),
+            measuring_disk: Mutex::default(),
             last_usage: crate::last_usage::LastUsage::default(),
             uploads: Semaphore::new(MAX_UPLOADS),
             diffs: Arc::new(Semaphore::new(MAX_DIFFS)),
@@ -119,7 +123,8 @@ impl Daemon {
         self.approvals.restore().await?;
         notify::restore(&self.notify, &self.egress).await;
         adopt::adopt(self).await.map_err(OpenError::Adopt)?;
-        tokio::spawn(grow_pool(Arc::clone(self)));
+        tokio::spawn(resize_pool(Arc::clone(self)));
+        verbs::images::remove_superseded_soon(self);
         tokio::spawn(ledger::keep_heads(Arc::clone(&self.ledger), self.store.clone()));
         let daemon = Arc::clone(self);
         tokio::spawn(async move { daemon.approvals.sweep().await });
@@ -166,11 +171,21 @@ impl Daemon {
     }
 }
 
-/// Grows the pool before agents fill it, while the host's disk has space.
-async fn grow_pool(daemon: Arc<Daemon>) {
+/// Grows the pool before agents fill it, while the host's disk has space. If much of it stays free, gives that back to
+/// the host.
+async fn resize_pool(daemon: Arc<Daemon>) {
     let mut is_reported = false;
+    let mut roomy_checks = 0;
     loop {
         tokio::time::sleep(GROW_EVERY).await;
+        let roomy = daemon.with_pool(Pool::is_roomy).await.unwrap_or(false);
+        roomy_checks = if roomy { roomy_checks + 1 } else { 0 };
+        if roomy_checks > SHRINK_AFTER_CHECKS
+            && let Err(error) = daemon.with_pool(Pool::shrink_if_roomy).await
+        {
+            tracing::warn!(message = %error.message, "the pool could not shrink");
+            roomy_checks = 0;
+        }
         match daemon.with_pool(Pool::grow_if_needed).await {
             Ok(grew) => {
                 if grew {

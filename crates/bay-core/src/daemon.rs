@@ -59,6 +59,8 @@ pub struct Daemon {
     /// Locked for reading while a bay is made from an image and a repository, and for writing while one of those is
     /// removed.
     pub(crate) making: RwLock<()>,
+    /// One report of the disk at a time.
+    pub(crate) measuring_disk: Mutex<()>,
     /// What all bays used when it was last measured.
     pub(crate) last_usage: LastUsage,
     /// Each upload of a bundle occupies a blocking thread until its sender is done.

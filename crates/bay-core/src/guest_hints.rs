@@ -23,8 +23,9 @@ pub(crate) fn hint(code: ErrorCode, said: &str) -> Hint {
         ),
         ErrorCode::DiskLimit => Hint::disk_limit(),
         ErrorCode::PoolFull => Hint::new(
-            "remove bays, images or repositories ({}, {}, {}) or free space on the host's disk",
-            [Action::RemoveAnyBay, Action::RemoveImage, Action::RemoveRepo],
+            "{} shows where the disk goes; remove images that no bay uses ({}), old checkpoints ({}) or bays ({}), or free \
+             space on the host's disk",
+            [Action::ShowDisk, Action::PruneImages, Action::RemoveCheckpoints(bay()), Action::RemoveAnyBay],
         ),
         _ if said.contains(UNKNOWN_NAME) => Hint::new("{} shows the bay", [Action::ShowBay(bay())]),
         _ => said.to_owned().into(),

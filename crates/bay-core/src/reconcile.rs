@@ -37,6 +37,7 @@ use crate::daemon::Daemon;
 use crate::registry::{BayHandle, Settled};
 use crate::restarts::Restarts;
 use crate::step::{Look, Step, next_step};
+use crate::verbs::images;
 
 mod files;
 mod loss;
@@ -150,6 +151,7 @@ impl Reconciler {
                     self.daemon.policies.forget(self.handle.id);
                     let dropped = self.daemon.approvals.drop_all(self.handle.id, "the bay was removed").await;
                     self.daemon.approvals.forget_bay(self.handle.id);
+                    images::remove_superseded_soon(&self.daemon);
                     if let Err(error) = dropped {
                         tracing::error!(bay = %self.handle.name, message = %error.message, "approvals of a removed bay stay open");
                     }

@@ -169,7 +169,8 @@ async fn drivers(
 /// Opens the pool. It may be made, mounted, checked or grown, which takes long, so the log reports each stage.
 async fn open_pool(config: &ServerConfig, corner: String, must_exist: bool) -> Result<Pool, ServeError> {
     let dir = config.pool_dir.clone();
-    let options = PoolOptions { must_exist, ..config.pool_options.clone() };
+    let options =
+        PoolOptions { must_exist, owner: Some(config.data_dir.clone()), ..config.pool_options.clone() };
     let open = move || {
         let mut stage = String::new();
         let opened = Pool::open(&dir, &corner, &options, &mut |progress| {

@@ -2,11 +2,11 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::response::Response;
-use axum::routing::{delete, get};
+use axum::routing::{delete, get, post};
 use axum::{Extension, Router};
 use bay_core::Daemon;
 use bay_core::verbs::images;
-use bay_types::image::{ImageImport, ImageView};
+use bay_types::image::{ImageImport, ImagePrune, ImageView, ImagesPruned};
 use http::StatusCode;
 
 use crate::request::{Caller, Input, NoQuery, Shared};
@@ -14,7 +14,10 @@ use crate::response::{Failure, Json, progress_then_result};
 use bay_cli_words::Words;
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
-    Router::new().route("/v1/images", get(list).post(import)).route("/v1/images/{image}", delete(remove))
+    Router::new()
+        .route("/v1/images", get(list).post(import))
+        .route("/v1/images/prune", post(prune))
+        .route("/v1/images/{image}", delete(remove))
 }
 
 async fn list(
@@ -36,6 +39,15 @@ async fn import(
         words,
         |reporter| async move { images::import(&daemon, &who, import, reporter).await },
     )
+}
+
+async fn prune(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Input(prune): Input<ImagePrune>,
+) -> Result<Json<ImagesPruned>, Failure> {
+    Ok(Json(images::prune(&daemon, &who, prune).await?))
 }
 
 async fn remove(

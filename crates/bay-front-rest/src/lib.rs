@@ -18,6 +18,7 @@ mod audit;
 mod bays;
 mod checkpoints;
 mod diff;
+mod disk;
 mod drain_body_before_close;
 mod egress;
 mod execs;
@@ -53,6 +54,7 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
         .merge(bays::routes())
         .merge(checkpoints::routes())
         .merge(diff::routes())
+        .merge(disk::routes())
         .merge(egress::routes())
         .merge(execs::routes())
         .merge(files::routes())

@@ -1,5 +1,5 @@
 //! The file that holds the pool if the disk itself is not btrfs: making it, attaching it as a block device,
-//! mounting and growing it.
+//! mounting and growing it. Module `shrink` makes it smaller again.
 //!
 //! ```text
 //!  (nothing) ── fallocate pool.img.new ── mkfs ── fsync ── rename ──► pool.img ── loop device ── mount ──► mounted
@@ -37,8 +37,9 @@ const DEFAULT_MAX: u64 = 32 * GIB;
 const DEFAULT_MIN: u64 = 2 * GIB;
 /// A smaller btrfs cannot work.
 const SMALLEST: u64 = 128 * MIB;
-/// Default free space left on the host's disk: at least this much, and this part of the disk.
-const HOST_RESERVE: u64 = 2 * GIB;
+/// Default free space left on the host's disk: this part of the disk, within these bounds.
+const HOST_RESERVE_MIN: u64 = 2 * GIB;
+const HOST_RESERVE_MAX: u64 = 5 * GIB;
 const HOST_RESERVE_DIVISOR: u64 = 10;
 /// The pool grows if its free space is below this, or below this part of its size.
 const LOW: u64 = GIB;
@@ -61,7 +62,7 @@ const SIGNATURE: &[u8; 8] = b"_BHRfS_M";
 /// The directory with the pool file and its mount point.
 #[derive(Debug, Clone)]
 pub(crate) struct Backing {
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// Bytes left free on the host's disk, if the operator set them.
     reserve: Option<u64>,
 }
@@ -76,13 +77,18 @@ impl Backing {
         Self { dir: dir.to_owned(), reserve: reserve_mib.map(|mib| mib.saturating_mul(MIB)) }
     }
 
-    /// Bytes that the pool may take of the host's disk.
-    fn spare(&self, host: &Space) -> u64 {
-        let usual = || HOST_RESERVE.max(host.total / HOST_RESERVE_DIVISOR);
-        host.free.saturating_sub(self.reserve.unwrap_or_else(usual))
+    /// Bytes that the pool leaves free on the host's disk.
+    pub(crate) fn reserve(&self, host: &Space) -> u64 {
+        let usual = || (host.total / HOST_RESERVE_DIVISOR).clamp(HOST_RESERVE_MIN, HOST_RESERVE_MAX);
+        self.reserve.unwrap_or_else(usual)
     }
 
-    fn image(&self) -> PathBuf {
+    /// Bytes that the pool may take of the host's disk.
+    pub(crate) fn spare(&self, host: &Space) -> u64 {
+        host.free.saturating_sub(self.reserve(host))
+    }
+
+    pub(crate) fn image(&self) -> PathBuf {
         self.dir.join("pool.img")
     }
 
@@ -141,7 +147,7 @@ impl Backing {
         PoolError::Damaged { pool: self.image(), why: why.into() }
     }
 
-    fn open_image(&self) -> Result<File> {
+    pub(crate) fn open_image(&self) -> Result<File> {
         let path = self.image();
         match OpenOptions::new().read(true).write(true).open(&path) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::ROFS) => Err(PoolError::ReadOnly {
@@ -186,6 +192,7 @@ impl Backing {
             remove_if_there(&new)?;
         }
         made?;
+        self.remember_first_size(size)?;
         file.sync_all().doing(|| "write the pool file".to_owned())?;
         std::fs::rename(&new, self.image()).doing(|| "name the pool file".to_owned())?;
         sync_dir(&self.dir)
@@ -197,9 +204,12 @@ impl Backing {
                 pool: self.dir.clone(),
                 why: "the filesystem it would lie on is mounted read-only",
             },
-            Some(Errno::NOSPC) => {
-                PoolError::HostFull { pool: self.dir.clone(), needed_mib: DEFAULT_MIN / MIB, free_mib: 0 }
-            }
+            Some(Errno::NOSPC) => PoolError::HostFull {
+                pool: self.dir.clone(),
+                needed_mib: DEFAULT_MIN / MIB,
+                free_mib: 0,
+                reserve_mib: None,
+            },
             _ => PoolError::HostUnfit { why: format!("{} cannot be written", self.dir.display()), source },
         }
     }
@@ -209,6 +219,7 @@ impl Backing {
             pool: self.dir.clone(),
             needed_mib: needed.div_ceil(MIB),
             free_mib: self.spare(host) / MIB,
+            reserve_mib: Some(self.reserve(host) / MIB),
         }
     }
 
@@ -252,7 +263,7 @@ impl Backing {
     }
 
     /// Checks that the file is a complete btrfs.
-    fn check(&self, image: &File) -> Result<Sizes> {
+    pub(crate) fn check(&self, image: &File) -> Result<Sizes> {
         let file = image.metadata().doing(|| "look at the pool file".to_owned())?.len();
         let mut block = [0_u8; 4096];
         let mut reader = image;
@@ -306,6 +317,14 @@ impl Backing {
                 Err(self.damaged(format!("btrfs refuses to mount it ({error}); `dmesg` has the reason")))
             }
         }
+    }
+
+    /// Mounts the pool file that is there.
+    pub(crate) fn mount_existing(&self) -> Result<()> {
+        make_private_dir(&self.mount_point())?;
+        let image = self.open_image()?;
+        self.check(&image)?;
+        self.mount(&image)
     }
 
     /// Enlarges the device and the filesystem to the size of the file.
@@ -385,9 +404,9 @@ impl Backing {
     }
 }
 
-struct Sizes {
-    file: u64,
-    filesystem: u64,
+pub(crate) struct Sizes {
+    pub(crate) file: u64,
+    pub(crate) filesystem: u64,
 }
 
 /// The space of a filesystem.
@@ -423,9 +442,10 @@ mod tests {
     fn on_a_large_and_nearly_full_disk_the_operators_reserve_leaves_room() {
         let host = Space { total: 252 * GIB, free: 15 * GIB, read_only: false };
         let spare = |reserve_mib| Backing::new(Path::new("/pool"), reserve_mib).spare(&host);
-        assert_eq!(spare(None), 0);
+        assert_eq!(spare(None), 10 * GIB, "the reserve is at most 5 GiB");
         assert_eq!(spare(Some(512)), 15 * GIB - 512 * MIB);
         assert_eq!(spare(Some(u64::MAX)), 0);
+        assert_eq!(Backing::new(Path::new("/pool"), None).reserve(&host), 5 * GIB);
         let small = Space { total: 10 * GIB, free: 9 * GIB, read_only: false };
         assert_eq!(Backing::new(Path::new("/pool"), None).spare(&small), 7 * GIB);
     }

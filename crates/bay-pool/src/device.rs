@@ -45,7 +45,7 @@ fn source_of(table: &str, path: &Path) -> Option<String> {
 }
 
 /// Decodes special characters, which are written as three octal digits.
-fn unescape(text: &str) -> String {
+pub(crate) fn unescape(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {

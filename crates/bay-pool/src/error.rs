@@ -25,9 +25,15 @@ pub enum PoolError {
     },
     #[error(
         "the disk below the pool {pool} is too full: {needed_mib} MiB are \
-         needed, {free_mib} MiB may be used"
+         needed, {free_mib} MiB may be used{}", reserved(*reserve_mib)
     )]
-    HostFull { pool: PathBuf, needed_mib: u64, free_mib: u64 },
+    HostFull {
+        pool: PathBuf,
+        needed_mib: u64,
+        free_mib: u64,
+        /// What of the disk's free space is left to the host.
+        reserve_mib: Option<u64>,
+    },
     #[error("could not {doing}: the pool is full")]
     Full {
         doing: String,
@@ -117,16 +123,21 @@ impl PoolError {
             Self::HostUnfit { .. } => {
                 (ErrorCode::HostUnfit, Hint::new("{} tells what this host lacks", [Action::Doctor]))
             }
-            Self::HostFull { .. } => (
+            Self::HostFull { reserve_mib: Some(_), .. } => (
                 ErrorCode::PoolFull,
-                "free space on that disk, or place the pool on another one with --pool DIR".into(),
+                what_may_be_freed().and(Hint::new(
+                    "or free space on that disk, lower the reserve with {}, or place the pool on another disk with --pool DIR",
+                    [Action::SetDiskReserve],
+                )),
+            ),
+            Self::HostFull { reserve_mib: None, .. } => (
+                ErrorCode::PoolFull,
+                what_may_be_freed()
+                    .and("or free space on that disk, or place the pool on another one with --pool DIR"),
             ),
             Self::Full { .. } => (
                 ErrorCode::PoolFull,
-                Hint::new(
-                    "remove bays, images or repositories ({}, {}, {}) or free space on the disk below the pool",
-                    [Action::RemoveAnyBay, Action::RemoveImage, Action::RemoveRepo],
-                ),
+                what_may_be_freed().and(Hint::from("or free space on the disk below the pool, so that it can grow")),
             ),
             Self::Quota { .. } => (ErrorCode::DiskLimit, Hint::disk_limit()),
             Self::Damaged { pool, .. } => (
@@ -223,6 +234,24 @@ impl PoolError {
         };
         CoreError::new(code, chain(self), hint)
     }
+}
+
+fn reserved(reserve_mib: Option<u64>) -> String {
+    reserve_mib.map_or_else(String::new, |mib| format!(" ({mib} MiB of it are reserved for the host)"))
+}
+
+/// The commands that free space of a pool, those that cost least first.
+fn what_may_be_freed() -> Hint {
+    Hint::new(
+        "{} shows where the disk goes; {} removes images that no bay uses, {} old checkpoints, {} a cached repository, {} a bay",
+        [
+            Action::ShowDisk,
+            Action::PruneImages,
+            Action::RemoveCheckpoints(HintBay::OfRequest),
+            Action::RemoveRepo,
+            Action::RemoveAnyBay,
+        ],
+    )
 }
 
 impl From<GitError> for PoolError {

@@ -32,6 +32,7 @@
 //! | `pool`         | the open pool: layout, space                         |
 //! | `open`         | opening a pool, the sweep                            |
 //! | `backing`      | the pool file: make, mount, grow                     |
+//! | `shrink`       | the pool file: give space back to the host           |
 //! | `files`        | small files and directories of the pool's own        |
 //! | `subvolume`    | subvolumes by path, trash                            |
 //! | `sysfs`        | closing the pool's sysfs directory to bays           |
@@ -42,8 +43,11 @@
 //! | `device`       | the disks below the pool                             |
 //! | `checkpoint`   | snapshots of bays, restores                          |
 //! | `diff`         | trees of bays for a comparison                       |
+//! | `disk_usage`   | where the disk goes                                  |
 //! | `kept_workspaces` | workspaces that outlived their bays               |
 //! | `repo`         | cached repositories and their checkouts              |
+//! | `corners`      | whose corner is whose, corners of daemons that are gone |
+//! | `uninstall`    | removing what a daemon has in a pool                 |
 //! | `git_network`  | the proxy and certificates that git gets             |
 #![forbid(unsafe_code)]
 
@@ -52,8 +56,10 @@ mod bay;
 mod bay_files;
 mod changes;
 mod checkpoint;
+mod corners;
 mod device;
 mod diff;
+mod disk_usage;
 mod error;
 mod files;
 mod git_network;
@@ -64,10 +70,12 @@ mod open;
 mod pool;
 mod quota;
 mod repo;
+mod shrink;
 mod subvolume;
 mod sysfs;
 #[cfg(test)]
 mod tests;
+mod uninstall;
 
 pub use bay_backend::files::{BayUsage, WorkspaceFrom};
 pub use changes::{Flush, Window, file_clock};
@@ -77,3 +85,4 @@ pub use git_network::GIT_VARIABLES;
 pub use open::PoolOptions;
 pub use pool::{BayDisk, Pool, PoolUsage};
 pub use repo::{MAX_BUNDLE_BYTES, Resolved};
+pub use uninstall::PoolContents;

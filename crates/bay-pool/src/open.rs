@@ -1,13 +1,14 @@
 //! Opening a pool, and the sweep that finishes what a killed daemon began.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bay_sys::btrfs;
 use bay_types::progress::{Progress, Report};
 use rustix::io::Errno;
 
 use crate::backing::{Backing, PoolLock, Space, on_btrfs};
-use crate::error::{Doing, PoolError, Result, one_line};
+use crate::corners;
+use crate::error::{Doing, PoolError, Result};
 use crate::files::make_private_dir;
 use crate::git_network::Network;
 use crate::host_packages::HostTree;
@@ -15,17 +16,17 @@ use crate::pool::Pool;
 use crate::subvolume::{entries, remove_all};
 use crate::sysfs;
 
-/// Longest name of a corner: several times the length of a daemon's id.
-const MAX_CORNER: usize = 80;
-
 #[derive(Debug, Clone, Default)]
 pub struct PoolOptions {
     /// Size of a new pool file; by default chosen from the free disk space.
     pub initial_mib: Option<u64>,
-    /// Free space that the pool file leaves on the host's disk; by default 2 GiB, and at least a tenth of the disk.
+    /// Free space that the pool file leaves on the host's disk; by default a tenth of the disk, at
+    /// least 2 and at most 5 GiB.
     pub reserve_mib: Option<u64>,
     /// Variables from [`GIT_VARIABLES`](crate::GIT_VARIABLES) with which git reaches remotes.
     pub git_environment: Vec<(String, String)>,
+    /// The data directory of the daemon that owns the corner, to recognise corners whose daemon is gone.
+    pub owner: Option<PathBuf>,
     /// The database has bays. Then a pool without their corner is the wrong one or lost, and no new one must be
     /// made.
     pub must_exist: bool,
@@ -46,7 +47,7 @@ impl Pool {
         host: HostTree,
         report: Report<'_>,
     ) -> Result<Self> {
-        check_corner(corner)?;
+        corners::check_corner(corner)?;
         make_dir(dir)?;
         let dir = &dir.canonicalize().doing(|| format!("find {}", dir.display()))?;
         let (base, backing) = if on_btrfs(dir)? {
@@ -76,6 +77,9 @@ impl Pool {
             tracing::warn!(error = %bay_types::error::chain(&error), "the pool could not grow");
         }
         pool.lay_out()?;
+        if let Some(owner) = &options.owner {
+            pool.remember_owner(owner)?;
+        }
         report(Progress { stage: "tidying the pool".to_owned(), ..Progress::default() });
         pool.sweep()?;
         Ok(pool)
@@ -112,6 +116,7 @@ impl Pool {
         self.bay_sweep()?;
         self.repo_sweep()?;
         self.image_sweep()?;
+        corners::sweep(self.base())?;
         self.quota_sweep()
     }
 
@@ -132,20 +137,6 @@ impl Pool {
     }
 }
 
-fn check_corner(corner: &str) -> Result<()> {
-    let fine = !corner.is_empty()
-        && corner.len() <= MAX_CORNER
-        && !corner.starts_with('.')
-        && corner.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
-    if fine {
-        return Ok(());
-    }
-    Err(PoolError::Invalid {
-        what: format!("the corner name {:?}", one_line(corner)),
-        why: "only letters, digits, '-', '_' and '.' are allowed".to_owned(),
-    })
-}
-
 /// The pool's own directory and its parents.
 fn make_dir(dir: &Path) -> Result<()> {
     if let Some(parent) = dir.parent() {
@@ -160,9 +151,13 @@ fn make_dir(dir: &Path) -> Result<()> {
 fn lock_pool(dir: &Path) -> Result<PoolLock> {
     Backing::lock(dir).map_err(|error| match error {
         PoolError::TurnedReadOnly { source, .. } => unwritable(dir, source),
-        PoolError::Full { .. } => PoolError::HostFull { pool: dir.to_owned(), needed_mib: 1, free_mib: 0 },
+        PoolError::Full { .. } => disk_full(dir),
         other => other,
     })
+}
+
+fn disk_full(dir: &Path) -> PoolError {
+    PoolError::HostFull { pool: dir.to_owned(), needed_mib: 1, free_mib: 0, reserve_mib: None }
 }
 
 fn unwritable(dir: &Path, source: std::io::Error) -> PoolError {
@@ -171,7 +166,7 @@ fn unwritable(dir: &Path, source: std::io::Error) -> PoolError {
             pool: dir.to_owned(),
             why: "the filesystem it lies on is mounted read-only",
         },
-        Some(Errno::NOSPC) => PoolError::HostFull { pool: dir.to_owned(), needed_mib: 1, free_mib: 0 },
+        Some(Errno::NOSPC) => disk_full(dir),
         _ => PoolError::HostUnfit { why: format!("the directory {} cannot be made", dir.display()), source },
     }
 }

@@ -107,6 +107,16 @@ impl Pool {
         self.inner.backing.as_ref().map_or(Ok(false), |backing| backing.grow(0))
     }
 
+    /// Whether the pool file has so much free space that the host should get some of it back.
+    pub fn is_roomy(&self) -> Result<bool> {
+        self.inner.backing.as_ref().map_or(Ok(false), Backing::is_roomy)
+    }
+
+    /// Gives a step of a roomy pool file back to the host. Returns whether it shrank.
+    pub fn shrink_if_roomy(&self) -> Result<bool> {
+        self.inner.backing.as_ref().map_or(Ok(false), Backing::shrink)
+    }
+
     /// Ensures `bytes` of free space, growing the pool if necessary.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
         self.check_writable()?;
@@ -123,6 +133,10 @@ impl Pool {
                 pool: self.inner.base.clone(),
                 needed_mib: bytes >> 20,
                 free_mib: free >> 20,
+                reserve_mib: match &self.inner.backing {
+                    Some(backing) => Some(backing.host_reserve()? >> 20),
+                    None => None,
+                },
             });
         }
         Ok(())
@@ -132,6 +146,10 @@ impl Pool {
     pub(crate) fn room_left(&self) -> bool {
         let _ = self.grow_if_needed();
         Space::of(self.base()).is_ok_and(|space| space.free >= leave_free(space.total))
+    }
+
+    pub(crate) fn backing(&self) -> Option<&Backing> {
+        self.inner.backing.as_ref()
     }
 
     pub(crate) fn top(&self) -> Result<File> {

@@ -12,8 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 mod tree;
 
 pub use tree::{
-    Inode, bytes_written_since_birth, inodes_changed_since, qgroup_list, qgroup_usage, subvolume_children,
-    subvolume_exists,
+    Extent, Inode, bytes_written_since_birth, extents_since, inodes_changed_since, made_in_generation,
+    qgroup_list, qgroup_usage, subvolume_children, subvolume_exists,
 };
 
 const MAGIC: u32 = 0x94;
@@ -409,6 +409,16 @@ pub fn inode_path(top: impl AsFd, inode: u64) -> io::Result<Option<Vec<u8>>> {
     // The kernel writes it like a directory's, even if it is none.
     let path = lookup.name[..length].strip_suffix(b"/").unwrap_or(&lookup.name[..length]);
     Ok(Some(path.to_vec()))
+}
+
+/// Makes the filesystem this small. The kernel first moves what lies beyond, which takes time in proportion to it, and
+/// then commits the new size. It may also answer with success and do nothing, if something else rearranges the
+/// filesystem; the caller compares the size.
+pub fn resize_to(filesystem: impl AsFd, bytes: u64) -> io::Result<()> {
+    let mut arguments = Box::new(VolArgs { fd: 0, name: [0; NAME_V1] });
+    let text = bytes.to_string();
+    arguments.name[..text.len()].copy_from_slice(text.as_bytes());
+    call(filesystem, IOC_RESIZE, &mut *arguments).map(drop)
 }
 
 /// Grows the filesystem to the present size of its (only) device.

@@ -79,6 +79,12 @@ pub enum Action {
     /// An image with this host's own tools.
     ImportHostImage,
     RemoveImage,
+    /// Removes the images that no bay uses.
+    PruneImages,
+    /// Where the disk of the pool goes.
+    ShowDisk,
+    /// What a pool leaves free on the host's disk.
+    SetDiskReserve,
     ListRepos,
     SyncRepos,
     RemoveRepo,

@@ -24,6 +24,28 @@ pub struct ImageImport {
     pub force: bool,
 }
 
+/// `POST /v1/images/prune`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImagePrune {
+    /// Only images that a newer one of the same name and source replaces.
+    #[serde(default)]
+    pub superseded: bool,
+    /// Only these, as far as no bay uses them. Without it, all that no bay uses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<Vec<ImageId>>,
+    /// List what would be removed, and remove nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What `POST /v1/images/prune` removed, or would remove.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImagesPruned {
+    pub images: Vec<ImageView>,
+    pub dry_run: bool,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageView {
     pub id: ImageId,

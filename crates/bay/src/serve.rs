@@ -51,6 +51,7 @@ fn config(options: Serve, location: DaemonLocation) -> Result<ServerConfig, ApiE
                 .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
                 .collect(),
             must_exist: false,
+            owner: None,
         },
         otlp,
         backend: options.backend.into(),

@@ -58,6 +58,7 @@ mod secrets_lifecycle;
 mod secrets_postgres;
 mod secrets_registries;
 mod services;
+mod space;
 mod ssh_relay;
 mod story;
 mod tcp_listener;

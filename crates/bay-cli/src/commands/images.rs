@@ -1,9 +1,11 @@
 use std::path::PathBuf;
 
-use bay_types::image::{ImageImport, ImageView};
+use bay_client::Client;
+use bay_types::image::{ImageImport, ImagePrune, ImageView, ImagesPruned};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
+use super::rm::confirmed;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use crate::output::age::since;
@@ -15,7 +17,7 @@ use bay_text::percent::segment;
 /// Manage the images that bays' root filesystems begin as.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay images ls\n  bay images import host --add ~/.cargo --add ~/.rustup\n  bay images import tar:rootfs.tar --name debian"
+    after_help = "Examples:\n  bay images ls\n  bay images import host --add ~/.cargo --add ~/.rustup\n  bay images import tar:rootfs.tar --name debian\n  bay images prune"
 )]
 pub(crate) struct Images {
     #[command(subcommand)]
@@ -44,6 +46,18 @@ enum Verb {
     Rm {
         /// Name or id.
         image: String,
+    },
+    /// Remove the images that no bay uses. Shows them first. On a terminal it asks; in a script it does not.
+    Prune {
+        /// Only images that a newer one of the same name and source replaces.
+        #[arg(long)]
+        superseded: bool,
+        /// Only show what would be removed.
+        #[arg(long)]
+        dry_run: bool,
+        /// Do not ask for confirmation.
+        #[arg(short, long)]
+        yes: bool,
     },
 }
 
@@ -92,9 +106,47 @@ impl Images {
                     crate::output::data(&format!("{} is removed", visible(&image)))?;
                 }
             }
+            Verb::Prune { superseded, dry_run, yes } => {
+                return prune(&mut client, superseded, dry_run, yes, global.json).await;
+            }
         }
         Ok(0)
     }
+}
+
+async fn prune(client: &mut Client, superseded: bool, dry_run: bool, yes: bool, json: bool) -> Outcome {
+    let ask = ImagePrune { superseded, images: None, dry_run: true };
+    let found: ImagesPruned = client.post("/v1/images/prune", &ask).await?;
+    if found.images.is_empty() || dry_run {
+        if json {
+            crate::output::json(&found)?;
+        } else if found.images.is_empty() {
+            crate::output::talk("no image is unused: `bay images ls` shows which bays use which");
+        } else {
+            crate::output::data(&render(&found.images))?;
+        }
+        return Ok(0);
+    }
+    if !json {
+        crate::output::talk(&render(&found.images));
+    }
+    let asks = !yes && !json && crate::terminal::stdin_is_terminal() && crate::output::watched();
+    if asks && !confirmed(&format!("{} for good", count(found.images.len() as u64, "image")))? {
+        crate::output::talk("nothing was removed");
+        return Ok(1);
+    }
+    // By id: only what was shown is removed.
+    let images = Some(found.images.iter().map(|image| image.id).collect());
+    let removed: ImagesPruned =
+        client.post("/v1/images/prune", &ImagePrune { superseded, images, dry_run: false }).await?;
+    if json {
+        crate::output::json(&removed)?;
+    } else {
+        let bytes = removed.images.iter().map(|image| image.bytes).sum();
+        let removed = count(removed.images.len() as u64, "image");
+        crate::output::data(&format!("{removed} removed, {}", size(bytes)))?;
+    }
+    Ok(0)
 }
 
 /// The source and what was added to it. Two images of one name can differ in that.

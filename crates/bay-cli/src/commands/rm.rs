@@ -34,7 +34,7 @@ impl Rm {
         if asks
             && crate::terminal::stdin_is_terminal()
             && crate::output::watched()
-            && !confirmed(&bays.join(", "))?
+            && !confirmed(&format!("{} with everything in the workspace", bays.join(", ")))?
         {
             crate::output::talk("nothing was deleted");
             return Ok(1);
@@ -68,7 +68,7 @@ fn report(deleted: &BayDeleted, json: bool) -> Result<(), Failure> {
 /// Asks a person for confirmation.
 pub(super) fn confirmed(what: &str) -> Result<bool, bay_types::ApiError> {
     let mut prompt = std::io::stderr().lock();
-    let _ = write!(prompt, "delete {what} with everything in the workspace? [y/N] ");
+    let _ = write!(prompt, "delete {what}? [y/N] ");
     let _ = prompt.flush();
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer).map_err(|e| local("reading the answer", &e))?;

@@ -28,7 +28,7 @@ pub struct Serve {
     /// Size of a new pool file [default: depends on the free disk].
     #[arg(long, value_name = "N")]
     pub pool_mib: Option<u64>,
-    /// Disk space in MiB that a pool file leaves free on the host [default: a tenth of the disk, at least 2048].
+    /// Disk space in MiB that a pool file leaves free on the host [default: a tenth of the disk, 2048 to 5120].
     #[arg(long, env = "BAY_DISK_RESERVE_MIB", value_name = "N")]
     pub disk_reserve_mib: Option<u64>,
     /// The backend of new bays, unless `bay up` names one.

@@ -61,7 +61,7 @@ impl Workspaces {
                     }
                 }
                 let asks = !yes && !global.json && crate::terminal::stdin_is_terminal();
-                let what = format!("the kept {}", visible(&kept.join(", ")));
+                let what = format!("the kept {} with everything in the workspace", visible(&kept.join(", ")));
                 if asks && crate::output::watched() && !confirmed(&what)? {
                     crate::output::talk("nothing was deleted");
                     return Ok(1);

@@ -8,8 +8,8 @@ use bay_types::exec::EndReason;
 
 use super::Reconciler;
 use crate::fault::Point;
-use crate::verbs::execs;
 use crate::verbs::start_spec::begins_from;
+use crate::verbs::{execs, images};
 
 impl Reconciler {
     pub(super) async fn make_disk(&mut self, row: &BayRow) -> Result<(), CoreError> {
@@ -92,6 +92,7 @@ impl Reconciler {
             row.reason = "its root was replaced".to_owned();
         })
         .await?;
+        images::remove_superseded_soon(&self.daemon);
         execs::close_all(&self.daemon, &self.handle, EndReason::Stopped).await;
         self.why = "started with a fresh root".to_owned();
         Ok(())

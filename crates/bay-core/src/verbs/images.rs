@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bay_store::Draft;
 use bay_types::event::pool::{ImageImported, ImageRemoved};
-use bay_types::image::{ImageImport, ImageView};
+use bay_types::image::{ImageImport, ImagePrune, ImageView, ImagesPruned};
 use bay_types::principal::Principal;
 use bay_types::{Action, CoreError, ErrorCode, Hint, ImageId};
 
@@ -16,6 +16,10 @@ use crate::progress::ProgressReporter;
 
 /// The most directories that one import may add with `--add`.
 const MAX_ADD: usize = 64;
+/// The most images that one request may name.
+const MAX_PRUNED: usize = 10_000;
+/// In events: the daemon removed an image because a newer one replaces it.
+const BY_SUPERSEDING: &str = "superseded";
 
 fn bays_of(daemon: &Daemon, image: ImageId) -> Vec<String> {
     daemon
@@ -60,6 +64,104 @@ pub async fn remove(daemon: &Arc<Daemon>, who: &Principal, given: &str) -> Resul
     to_the_end(async move { remove_image(&daemon, given, who).await }).await
 }
 
+/// Removes images that no bay uses.
+pub async fn prune(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    prune: ImagePrune,
+) -> Result<ImagesPruned, CoreError> {
+    daemon.permit(who, Verb::ImagePrune)?;
+    if prune.images.as_ref().is_some_and(|images| images.len() > MAX_PRUNED) {
+        return Err(CoreError::new(
+            ErrorCode::InvalidInput,
+            format!("{MAX_PRUNED} images are the most that one request can name"),
+            Hint::new("leave them out to mean all that no bay uses; {} lists them", [Action::ListImages]),
+        ));
+    }
+    let (daemon, who) = (Arc::clone(daemon), *who);
+    to_the_end(async move { prune_images(&daemon, prune, who).await }).await
+}
+
+async fn prune_images(
+    daemon: &Daemon,
+    prune: ImagePrune,
+    caller: Principal,
+) -> Result<ImagesPruned, CoreError> {
+    let dry_run = prune.dry_run;
+    if dry_run {
+        let images = unused(daemon, &prune).await?;
+        return Ok(ImagesPruned { images, dry_run });
+    }
+    let _excluded = daemon.alone().await?;
+    let images = remove_all(daemon, unused(daemon, &prune).await?, &caller.by()).await?;
+    Ok(ImagesPruned { images, dry_run })
+}
+
+/// The images that a prune removes.
+async fn unused(daemon: &Daemon, prune: &ImagePrune) -> Result<Vec<ImageView>, CoreError> {
+    let all = daemon.with_pool(bay_pool::Pool::image_list).await?;
+    let wanted = |image: &ImageView| {
+        prune.images.as_ref().is_none_or(|images| images.contains(&image.id))
+            && (!prune.superseded || is_superseded(image, &all))
+    };
+    let unused = all.iter().filter(|image| wanted(image)).cloned().map(|image| counted(daemon, image));
+    Ok(unused.filter(|image| image.bays == 0).collect())
+}
+
+/// Removes images one after the other. A bay of another daemon may have taken one meanwhile; that one stays.
+async fn remove_all(daemon: &Daemon, images: Vec<ImageView>, by: &str) -> Result<Vec<ImageView>, CoreError> {
+    let mut removed = Vec::new();
+    for image in images {
+        let id = image.id;
+        let event = Draft::of(ImageRemoved { image: id.into(), name: image.name.clone(), by: by.to_owned() });
+        daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
+        match daemon.with_pool(move |pool| pool.image_remove(id)).await {
+            Ok(()) => removed.push(image),
+            Err(error) if matches!(error.code, ErrorCode::ImageInUse | ErrorCode::ImageNotFound) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(removed)
+}
+
+/// A new bay never starts from a superseded image: names and sources mean the newest.
+fn is_superseded(image: &ImageView, all: &[ImageView]) -> bool {
+    all.iter().any(|newer| {
+        newer.name == image.name
+            && newer.source == image.source
+            && (newer.created_at, newer.id) > (image.created_at, image.id)
+    })
+}
+
+/// Removes the superseded images of the host's own tools that no bay uses any more. The caller does not wait for it.
+pub(crate) fn remove_superseded_soon(daemon: &Arc<Daemon>) {
+    let daemon = Arc::clone(daemon);
+    tokio::spawn(async move {
+        let removed = async {
+            let prune = ImagePrune { superseded: true, ..ImagePrune::default() };
+            let of_the_host = |images: Vec<ImageView>| -> Vec<ImageView> {
+                images.into_iter().filter(|image| image.source == "host").collect()
+            };
+            // Without the lock first: usually there is none, and the making of bays must not wait for that answer.
+            if of_the_host(unused(&daemon, &prune).await?).is_empty() {
+                return Ok(Vec::new());
+            }
+            let _excluded = daemon.alone().await?;
+            let images = of_the_host(unused(&daemon, &prune).await?);
+            remove_all(&daemon, images, BY_SUPERSEDING).await
+        };
+        match removed.await {
+            Ok(removed) => {
+                for image in removed {
+                    tracing::info!(image = %image.id, name = %image.name, "a superseded image was removed");
+                }
+            }
+            // The removal of the next bay, or the next start, tries again.
+            Err(error) => tracing::info!(message = %error.message, "superseded images stay for now"),
+        }
+    });
+}
+
 /// Imports an image and reports progress. Returns the reporter for the work that follows.
 pub(super) async fn import_image(
     daemon: &Arc<Daemon>,
@@ -100,6 +202,7 @@ pub(super) async fn import_image(
     })
     .await?;
     tracing::info!(image = %image.id, name = %image.name, files = image.files, bytes = image.bytes, "image ready");
+    remove_superseded_soon(daemon);
     Ok((counted(daemon, image), reporter))
 }
 
@@ -154,6 +257,17 @@ pub(crate) fn some(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_is_superseded_by_a_newer_one_of_its_name_and_source() {
+        let (old, new) = (image("host", 1), image("host", 2));
+        let tools = image("tools", 1);
+        let other = ImageView { source: "dir:/x".to_owned(), ..image("host", 3) };
+        let all = vec![old.clone(), new.clone(), tools.clone(), other];
+        let superseded: Vec<_> =
+            all.iter().filter(|image| is_superseded(image, &all)).map(|image| image.id).collect();
+        assert_eq!(superseded, [old.id]);
+    }
 
     fn image(name: &str, seconds: i64) -> ImageView {
         ImageView {

@@ -17,6 +17,7 @@ mod command_approval;
 pub(crate) mod costs;
 pub mod create;
 pub mod diff;
+pub mod disk;
 pub mod events;
 pub mod execs;
 mod fetch;

@@ -40,7 +40,7 @@ impl Pool {
     }
 
     /// Complete checkouts, oldest first.
-    pub(super) fn repo_checkouts(&self, repo: RepoId) -> Result<Vec<PathBuf>> {
+    pub(crate) fn repo_checkouts(&self, repo: RepoId) -> Result<Vec<PathBuf>> {
         let dir = self.checkouts_dir(repo);
         if !dir.exists() {
             return Ok(Vec::new());

@@ -227,3 +227,75 @@ fn a_directory_on_btrfs_is_used_without_a_pool_file() {
     assert!(inner.join("corners/corner/bays").is_dir());
     assert!(!pool.grow_if_needed().unwrap());
 }
+
+#[test]
+fn a_pool_that_grew_gives_the_space_back_when_it_is_free_again() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let first = pool.usage().unwrap();
+    let file = || {
+        let found = fs::metadata(lab.pool_dir().join("pool.img")).unwrap();
+        (found.len(), std::os::unix::fs::MetadataExt::blocks(&found) * 512)
+    };
+    fs::write(lab.mount_point().join("corners/corner/kept/mark"), "x").unwrap();
+    assert!(!pool.shrink_if_roomy().unwrap(), "a pool keeps the size that it was made with");
+    pool.make_room(first.free_bytes + (300 << 20)).unwrap();
+    let grown = file();
+    // Data that lies at the end of the file must be moved to its beginning.
+    let hog = lab.mount_point().join("corners/corner/kept/hog");
+    let noise: Vec<u8> = (0..1_000_003_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let mut written = File::create(&hog).unwrap();
+    for _ in 0..500 {
+        written.write_all(&noise).unwrap();
+    }
+    written.sync_all().unwrap();
+    let late = lab.mount_point().join("corners/corner/kept/late");
+    fs::write(&late, &noise).unwrap();
+    fs::remove_file(&hog).unwrap();
+    drop(written);
+    btrfs::sync(pool.top().unwrap()).unwrap();
+    btrfs::commit(pool.top().unwrap()).unwrap();
+    let began = std::time::Instant::now();
+    let mut steps = 0;
+    while pool.shrink_if_roomy().unwrap() {
+        steps += 1;
+    }
+    println!("{steps} steps in {:?}", began.elapsed());
+    let shrunk = file();
+    assert!(steps > 0 && shrunk.0 < grown.0, "{grown:?} {shrunk:?}");
+    assert!(shrunk.0 >= first.total_bytes, "never below the first size: {shrunk:?}");
+    assert!(shrunk.1 >= shrunk.0 && shrunk.1 < grown.1, "the rest has no holes: {shrunk:?}");
+    assert_eq!(pool.usage().unwrap().total_bytes, shrunk.0);
+    assert_eq!(fs::read(&late).unwrap(), noise);
+    drop(pool);
+    lab.unmount();
+    let pool = lab.open();
+    assert_eq!(fs::read(&late).unwrap(), noise);
+    // It can grow again.
+    let free = pool.usage().unwrap().free_bytes;
+    pool.make_room(free + (200 << 20)).unwrap();
+}
+
+#[test]
+fn a_shrink_that_was_interrupted_before_the_file_was_cut_is_undone_by_the_next_open() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    pool.make_room(pool.usage().unwrap().free_bytes + (300 << 20)).unwrap();
+    let grown = pool.usage().unwrap().total_bytes;
+    btrfs::resize_to(pool.top().unwrap(), grown - (200 << 20)).unwrap();
+    drop(pool);
+    lab.unmount();
+    assert_eq!(lab.open().usage().unwrap().total_bytes, grown);
+}
+
+#[test]
+fn an_error_of_a_full_disk_names_the_reserve_and_what_may_be_freed() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let refused = pool.make_room(u64::MAX / 4).unwrap_err();
+    assert!(refused.to_string().contains("(512 MiB of it are reserved for the host)"), "{refused}");
+    let named = refused.to_api().hint.worded(|action| Some(format!("{action:?}")));
+    for what in ["ShowDisk", "PruneImages", "RemoveRepo", "RemoveAnyBay", "SetDiskReserve"] {
+        assert!(named.contains(what), "{named}");
+    }
+}

@@ -247,6 +247,73 @@ pub fn bytes_written_since_birth(top: impl AsFd, max_items: u64) -> io::Result<u
     Ok(bytes)
 }
 
+/// A stretch of the disk that holds data of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Where it is on the disk; the same for every snapshot that shares it. `None` for data in the tree itself, which
+    /// is not shared.
+    pub place: Option<u64>,
+    pub disk_bytes: u64,
+}
+
+/// Visits the extents of the subvolume that were written after this generation, until `visit` returns false. An extent
+/// may be visited several times. Takes time in proportion to what was written, not to what exists.
+pub fn extents_since(
+    top: impl AsFd,
+    generation: u64,
+    visit: &mut dyn FnMut(Extent) -> bool,
+) -> io::Result<()> {
+    const INLINE: u8 = 0;
+    const HEADER_OF_INLINE: usize = 21;
+    let top = top.as_fd();
+    let wanted = Search {
+        tree: subvolume_info(top)?.id,
+        objectid: (SUBVOLUME_ROOT_INODE, LAST_INODE),
+        kind: (KEY_EXTENT_DATA, KEY_EXTENT_DATA),
+        offset: (0, u64::MAX),
+        min_transid: generation,
+    };
+    search(top, &wanted, &mut |item| {
+        let young =
+            little_endian(item.body, 0).is_some_and(|written| generation == 0 || written > generation);
+        let place = little_endian(item.body, 21);
+        let extent = match item.body.get(20) {
+            Some(&INLINE) => {
+                let bytes = item.body.len().saturating_sub(HEADER_OF_INLINE) as u64;
+                Some(Extent { place: None, disk_bytes: bytes })
+            }
+            // A place of 0 is a hole.
+            Some(_) if place.is_some_and(|place| place != 0) => {
+                Some(Extent { place, disk_bytes: little_endian(item.body, 29).unwrap_or(0) })
+            }
+            _ => None,
+        };
+        match extent {
+            Some(extent) if young => visit(extent),
+            _ => true,
+        }
+    })
+}
+
+/// The generation in which this file or directory was made. Whatever was written to the filesystem before is older.
+pub fn made_in_generation(file: impl AsFd) -> io::Result<u64> {
+    let file = file.as_fd();
+    let number = rustix::fs::fstat(file)?.st_ino;
+    let wanted = Search {
+        tree: subvolume_info(file)?.id,
+        objectid: (number, number),
+        kind: (KEY_INODE_ITEM, KEY_INODE_ITEM),
+        offset: (0, u64::MAX),
+        min_transid: 0,
+    };
+    let mut made = None;
+    search(file, &wanted, &mut |item| {
+        made = little_endian(item.body, 0);
+        false
+    })?;
+    made.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+}
+
 /// A file or directory that changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inode {

@@ -30,6 +30,18 @@ area! {
         by: String,
     }
 
+    /// The corner of a daemon whose data directory is gone is about to be removed from the pool.
+    PoolPrune(PoolPruned) = "pool.prune" {
+        /// The id of that daemon.
+        daemon: String,
+        /// Where its data directory was.
+        data_dir: PathBuf,
+        /// How many bays had files in it.
+        bays: u64,
+        /// Who asked.
+        by: String,
+    }
+
     /// Commits are about to be added to a cached repository.
     RepoBundle(RepoBundled) = "repo.bundle" {
         /// The repository.
