@@ -539,6 +539,27 @@ impl Daemon {
         Ok(())
     }
 
+    /// Asserts that nothing of this daemon is left on the host, after the test removed its installation.
+    ///
+    /// # Panics
+    /// If its process goes on, or something is left.
+    pub fn uninstalled(mut self) {
+        if let Some(mut child) = self.child.take() {
+            until("the daemon of a removed installation to end", || child.try_wait().unwrap());
+        }
+        let id = self.id.take().expect("the daemon has started once");
+        let mut left = leaks::of_daemon(&self.data_dir, &self.pool, &id);
+        left.extend(leaks::daemon_cgroups(&BTreeSet::from([id.clone()])).into_iter().map(Leak::Cgroup));
+        if self.own_pool {
+            left.extend(leaks::mounts(&self.pool).into_iter().map(Leak::Mount));
+            let devices = leaks::loop_devices(&self.pool).into_iter();
+            left.extend(devices.map(|(device, file)| Leak::LoopDevice { device, file }));
+        } else if leaks::corner(&self.pool, &id).exists() {
+            left.push(Leak::Subvolume(leaks::corner(&self.pool, &id)));
+        }
+        assert!(left.is_empty(), "left on the host:\n{}", listed(&left));
+    }
+
     fn stop(&mut self) {
         self.terminate();
         self.stop_started_by_cli();

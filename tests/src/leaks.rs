@@ -164,7 +164,9 @@ pub fn bay_cgroups(daemons: &BTreeSet<String>) -> Vec<PathBuf> {
     daemon_cgroups(daemons).iter().flat_map(|group| subdirectories(group)).collect()
 }
 
-fn daemon_cgroups(daemons: &BTreeSet<String>) -> Vec<PathBuf> {
+/// Groups of these daemons, in any hierarchy.
+#[must_use]
+pub fn daemon_cgroups(daemons: &BTreeSet<String>) -> Vec<PathBuf> {
     let roots = cgroup_roots();
     let all = roots.iter().flat_map(|root| daemons.iter().map(move |id| root.join("workbay").join(id)));
     all.filter(|group| group.is_dir()).collect()

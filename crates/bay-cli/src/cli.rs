@@ -9,7 +9,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    approvals, audit, backends, bench, branch, bundle, checkpoint, checkpoints, compare, completions, cp, df, diff, doctor, egress, exec, execs, fork, forward, grants, images, kill, logs, ls, notify, pause, policy, pool, ports, promote, replace, repos, restore, resume, review, rm, secret, serve, services, set, shell, show, start, stop, story, timeline, up, watch, workspaces,
+    approvals, audit, backends, bench, branch, bundle, checkpoint, checkpoints, compare, completions, cp, df, diff, doctor, egress, exec, execs, fork, forward, grants, images, install, kill, logs, ls, notify, pause, policy, pool, ports, promote, replace, repos, restore, resume, review, rm, secret, serve, services, set, shell, show, start, stop, story, timeline, uninstall, up, watch, workspaces,
 };
 use crate::daemon_in_this_executable::DaemonInThisExecutable;
 use crate::failure::Outcome;
@@ -85,6 +85,8 @@ enum Verb {
     Serve(serve::Serve),
     Doctor(doctor::Doctor),
     Bench(Bench),
+    Install(install::Install),
+    Uninstall(uninstall::Uninstall),
     Completions(completions::Completions),
 }
 
@@ -99,6 +101,8 @@ pub fn run(daemon: &DaemonInThisExecutable) -> ExitCode {
         // These verbs start their own async runtime, or need none.
         Verb::Serve(verb) => verb.run(daemon, &cli.global),
         Verb::Completions(verb) => verb.run(Cli::command()),
+        Verb::Install(verb) => verb.run(&cli.global),
+        Verb::Uninstall(verb) => verb.run(&cli.global),
         verb => one_thread::block_on(dispatch(verb, daemon, cli.global)),
     };
     ExitCode::from(outcome.unwrap_or_else(|failure| output::report(&failure, json)))
@@ -192,6 +196,8 @@ async fn dispatch(verb: Verb, daemon: &DaemonInThisExecutable, global: GlobalOpt
         Verb::Bench(verb) => bench::run(verb, &global).await,
         Verb::Serve(verb) => verb.run(daemon, &global),
         Verb::Completions(verb) => verb.run(Cli::command()),
+        Verb::Install(verb) => verb.run(&global),
+        Verb::Uninstall(verb) => verb.run(&global),
     }
 }
 

@@ -32,6 +32,7 @@ mod forward;
 pub mod fuzz;
 mod git;
 mod global_options;
+mod installation;
 mod naming;
 mod one_thread;
 mod operator;

@@ -378,7 +378,7 @@ fn no_daemon(socket: &Path, error: &io::Error) -> ApiError {
         return ApiError::new(
             ErrorCode::NotRoot,
             format!("the daemon's socket {socket} is not open to this user"),
-            "run the same command with sudo",
+            "run the same command with sudo, or join the group `workbay` if this host has it",
         );
     }
     ApiError::new(

@@ -16,11 +16,10 @@ use std::path::{Path, PathBuf};
 use age::secrecy::ExposeSecret;
 use age::x25519::{Identity, Recipient};
 use bay_store::Store;
+use bay_types::installation::KEYS;
 use bay_types::{CoreError, ErrorCode};
 use zeroize::Zeroizing;
 
-/// The directory of keys, one for each daemon of the host.
-const KEYS: &str = "/etc/workbay/keys";
 /// The name in the store of the public half of the key in use.
 const RECIPIENT: &str = "key_recipient";
 /// Longest key file that is read.
@@ -43,7 +42,7 @@ impl fmt::Debug for Keyring {
 impl Keyring {
     /// Reads the key, or makes it if there never was one.
     pub(crate) async fn open(given: Option<&Path>, store: &Store) -> Result<Self, bay_store::StoreError> {
-        let path = given.map_or_else(|| Path::new(KEYS).join(store.daemon_id()), Path::to_owned);
+        let path = key_path(given, store.daemon_id());
         let known = store.setting(RECIPIENT).await?;
         let identity = match (read(&path), known) {
             (Ok(Some(found)), None) => {
@@ -126,6 +125,36 @@ impl Keyring {
         let plain = age::decrypt(self.identity()?, &sealed).map_err(|e| failed(&e))?;
         Ok(Some(Zeroizing::new(plain)))
     }
+}
+
+/// The path of a daemon's key.
+#[must_use]
+pub fn key_path(given: Option<&Path>, daemon: &str) -> PathBuf {
+    given.map_or_else(|| Path::new(KEYS).join(daemon), Path::to_owned)
+}
+
+/// Whether the next opening makes the key: there is none, and never was one.
+///
+/// # Errors
+/// If the database cannot be read.
+pub async fn makes_key(path: &Path, store: &Store) -> Result<bool, bay_store::StoreError> {
+    Ok(!path.exists() && store.setting(RECIPIENT).await?.is_none())
+}
+
+/// Removes the key that a first start made, because the start failed: nothing is encrypted with it yet. The next start
+/// makes another.
+///
+/// # Errors
+/// If the database cannot be written.
+pub async fn forget_new_key(path: &Path, store: &Store) -> Result<(), bay_store::StoreError> {
+    // In this order: a key that is there and on no record is adopted, and a record without its key is an error.
+    store.setting_remove(RECIPIENT).await?;
+    if let Err(error) = fs::remove_file(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %path.display(), %error, "the key of a start that failed stays");
+    }
+    Ok(())
 }
 
 /// Describes the key at the given path, or the keys of all daemons of this host, without making or changing one.
@@ -211,6 +240,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_forgotten_key_is_made_again_by_the_next_start() {
+        let temp = tempfile::tempdir().unwrap();
+        let key = temp.path().join("keys/own");
+        let store = Store::open(&temp.path().join("bay.db")).await.unwrap();
+        assert!(makes_key(&key, &store).await.unwrap());
+        store.close().await;
+        let (keys, store) = open(temp.path()).await;
+        assert!(keys.is_usable());
+        assert!(!makes_key(&key, &store).await.unwrap());
+        forget_new_key(&key, &store).await.unwrap();
+        assert!(!key.exists());
+        forget_new_key(&key, &store).await.unwrap();
+        store.close().await;
+        let (keys, store) = open(temp.path()).await;
+        assert!(keys.is_usable() && key.exists());
+        store.close().await;
+    }
+
+    #[tokio::test]
     async fn a_missing_or_different_key_is_reported_and_not_replaced() {
         let temp = tempfile::tempdir().unwrap();
         let (keys, store) = open(temp.path()).await;
@@ -223,6 +271,7 @@ mod tests {
         let error = keys.read(&temp.path().join("thing.age")).unwrap_err();
         assert_eq!(error.code, ErrorCode::KeyUnusable);
         assert!(error.message.contains("is gone") && !key.exists(), "{}", error.message);
+        assert!(!makes_key(&key, &store).await.unwrap(), "a start that fails must not forget that there was one");
         store.close().await;
         make(&key).unwrap();
         let (keys, store) = open(temp.path()).await;

@@ -83,7 +83,7 @@ pub use daemon::Daemon;
 pub use fault::Fault;
 pub use gateway_settings::{EgressConfig, SshKey};
 pub use host_size::HostSize;
-pub use keyring::look as look_at_keys;
+pub use keyring::{forget_new_key, key_path, look as look_at_keys, makes_key};
 pub use open_error::{OpenError, io_code};
 pub use progress::ProgressReporter;
 pub use telemetry::Collector;

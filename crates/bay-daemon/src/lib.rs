@@ -22,9 +22,11 @@ use bay_pool::{Pool, PoolOptions};
 use bay_store::Store;
 use bay_types::CoreError;
 use bay_types::backend::BackendName;
+use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+mod group;
 mod listen;
 mod serve_error;
 mod startup;
@@ -41,6 +43,8 @@ pub struct ServerConfig {
     pub pool_dir: PathBuf,
     /// The socket of the API.
     pub socket: PathBuf,
+    /// The group whose members may use the socket, if the host has it. They have the rights of root then.
+    pub group: String,
     /// An additional loopback TCP address, for callers with the token.
     pub listen: Option<SocketAddr>,
     /// The executable of this process. A copy of it runs as guest and runtime helper.
@@ -67,13 +71,15 @@ pub struct ServerConfig {
 /// # Errors
 /// If it cannot start; see [`ServeError`].
 pub async fn serve(config: ServerConfig, rest: RestFront) -> Result<(), ServeError> {
-    let fault = Fault::parse(config.fault.as_deref()).map_err(ServeError::Fault)?;
+    fault(&config)?;
     // Check the address first: if it is unusable, nothing was changed yet.
     let tcp = match config.listen {
         Some(address) => Some(listen::tcp(address).await?),
         None => None,
     };
-    startup::data_dir(&config.data_dir)?;
+    let group = group::id_of(&config.group);
+    let shares_data_dir = group.filter(|_| config.socket.starts_with(&config.data_dir));
+    startup::data_dir(&config.data_dir, shares_data_dir)?;
     let _lock = startup::lock(&config.data_dir)?;
     startup::harden();
 
@@ -81,24 +87,14 @@ pub async fn serve(config: ServerConfig, rest: RestFront) -> Result<(), ServeErr
     let (data_dir, executable) = (config.data_dir.clone(), config.executable.clone());
     let guest = off_the_async_threads(move || startup::guest_copy(&data_dir, &executable)).await?;
     let on_record = !store.bay_list().await?.is_empty();
-    let pool = open_pool(&config, store.daemon_id().to_owned(), on_record).await?;
-    let backends = drivers(&config, store.daemon_id(), guest.clone(), &pool, &fault).await;
-    let daemon = Daemon::assemble(Parts {
-        store,
-        pool: Some(pool),
-        backends,
-        backend: config.backend.clone(),
-        data_dir: config.data_dir.clone(),
-        pool_dir: config.pool_dir.clone(),
-        host: HostSize::here(),
-        memory_reserve_mib: config.memory_reserve_mib,
-        otlp: config.otlp.clone(),
-        egress: config.egress.clone(),
-        approvals: config.approvals,
-        fault,
-    })
-    .await?;
-    daemon.begin().await?;
+    let key = bay_core::key_path(config.egress.key_file.as_deref(), store.daemon_id());
+    let new_key = bay_core::makes_key(&key, &store).await?;
+    startup::keep_record(&config, store.daemon_id(), new_key.then_some(&key))?;
+    let opened = open(&config, &store, guest.clone(), on_record, group).await;
+    if opened.is_err() && new_key && !on_record {
+        bay_core::forget_new_key(&key, &store).await?;
+    }
+    let (daemon, unix, socket) = opened?;
     startup::drop_old_copies(&guest);
 
     let tcp = match tcp {
@@ -111,7 +107,6 @@ pub async fn serve(config: ServerConfig, rest: RestFront) -> Result<(), ServeErr
     };
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
-    let (unix, socket) = listen::unix(&config.socket)?;
     tracing::info!(
         version = bay_types::VERSION,
         pid = std::process::id(),
@@ -138,6 +133,40 @@ pub async fn serve(config: ServerConfig, rest: RestFront) -> Result<(), ServeErr
     socket.remove();
     daemon.finish().await;
     Ok(())
+}
+
+/// Opens what the daemon works with, adopts the bays of an earlier daemon and makes the socket.
+async fn open(
+    config: &ServerConfig,
+    store: &Store,
+    guest: PathBuf,
+    on_record: bool,
+    group: Option<u32>,
+) -> Result<(Arc<Daemon>, UnixListener, listen::OwnSocket), ServeError> {
+    let pool = open_pool(config, store.daemon_id().to_owned(), on_record).await?;
+    let backends = drivers(config, store.daemon_id(), guest, &pool, &fault(config)?).await;
+    let daemon = Daemon::assemble(Parts {
+        store: store.clone(),
+        pool: Some(pool),
+        backends,
+        backend: config.backend.clone(),
+        data_dir: config.data_dir.clone(),
+        pool_dir: config.pool_dir.clone(),
+        host: HostSize::here(),
+        memory_reserve_mib: config.memory_reserve_mib,
+        otlp: config.otlp.clone(),
+        egress: config.egress.clone(),
+        approvals: config.approvals,
+        fault: fault(config)?,
+    })
+    .await?;
+    daemon.begin().await?;
+    let (unix, socket) = listen::unix(&config.socket, group)?;
+    Ok((daemon, unix, socket))
+}
+
+fn fault(config: &ServerConfig) -> Result<Fault, ServeError> {
+    Fault::parse(config.fault.as_deref()).map_err(ServeError::Fault)
 }
 
 /// The drivers that can run bays on this host.

@@ -1,6 +1,7 @@
 //! The doors: the daemon's unix socket, and loopback TCP for callers with the token.
 //!
-//! On the socket the kernel identifies the caller. TCP has no such identity, and browsers can reach loopback too. A TCP
+//! On the socket the kernel identifies the caller. Every user who may open it is an operator: root, and members of the group
+//! `workbay` ([`crate::group`]). TCP has no such identity, and browsers can reach loopback too. A TCP
 //! caller must present the token, must name the daemon by a loopback name (so a rebound DNS name fails), and must not
 //! be a web page.
 
@@ -65,9 +66,9 @@ impl OwnSocket {
     }
 }
 
-/// The daemon's socket. It is made in a directory that only we can enter, and then renamed to its path. So it never has
+/// The daemon's socket, open to root and, if given, to members of a group. It is made in a directory that only we can enter, and then renamed to its path. So it never has
 /// wider permissions than intended, whatever the umask, and it atomically replaces a stale socket.
-pub(crate) fn unix(path: &Path) -> Result<(UnixListener, OwnSocket), ServeError> {
+pub(crate) fn unix(path: &Path, group: Option<u32>) -> Result<(UnixListener, OwnSocket), ServeError> {
     let failed = |source| ServeError::Listen { place: path.display().to_string(), source };
     match std::fs::symlink_metadata(path) {
         Ok(meta) if !meta.file_type().is_socket() => {
@@ -104,7 +105,11 @@ pub(crate) fn unix(path: &Path) -> Result<(UnixListener, OwnSocket), ServeError>
     let short = PathBuf::from(format!("/proc/self/fd/{}/socket", dir.as_raw_fd()));
     let listener = UnixListener::bind(short).map_err(failed)?;
     let bound = new.join("socket");
-    std::fs::set_permissions(&bound, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    if group.is_some() {
+        std::os::unix::fs::lchown(&bound, None, group).map_err(failed)?;
+    }
+    let mode = if group.is_some() { 0o660 } else { 0o600 };
+    std::fs::set_permissions(&bound, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
     let made = std::fs::symlink_metadata(&bound).map_err(failed)?;
     std::fs::rename(&bound, path).map_err(failed)?;
     std::fs::remove_dir(&new).map_err(failed)?;
@@ -350,8 +355,8 @@ mod tests {
     async fn an_ending_daemon_does_not_remove_the_socket_of_the_next() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("bay.sock");
-        let (_first, ours) = unix(&path).unwrap();
-        let (_second, theirs) = unix(&path).unwrap();
+        let (_first, ours) = unix(&path, None).unwrap();
+        let (_second, theirs) = unix(&path, None).unwrap();
         ours.remove();
         assert!(path.exists());
         theirs.remove();
@@ -362,19 +367,22 @@ mod tests {
     async fn a_stale_socket_is_replaced_and_a_file_in_its_place_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("bay.sock");
-        drop(unix(&path).unwrap());
-        let _listener = unix(&path).unwrap();
+        drop(unix(&path, None).unwrap());
+        let _listener = unix(&path, None).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         // The leftover of a daemon that died here is no obstacle, and nothing of the new socket's directory remains.
         std::fs::create_dir(dir.path().join("bay.sock.new")).unwrap();
         std::fs::write(dir.path().join("bay.sock.new/socket"), b"").unwrap();
-        let _listener = unix(&path).unwrap();
+        let group = rustix::process::getegid().as_raw();
+        let _listener = unix(&path, Some(group)).unwrap();
+        let made = std::fs::metadata(&path).unwrap();
+        assert_eq!((made.permissions().mode() & 0o777, made.gid()), (0o660, group));
         assert!(!dir.path().join("bay.sock.new").exists());
         let long = dir.path().join("x".repeat(MAX_SOCKET_PATH));
-        assert!(unix(&long).is_err());
+        assert!(unix(&long, None).is_err());
         let file = dir.path().join("file");
         std::fs::write(&file, b"precious").unwrap();
-        assert!(unix(&file).is_err());
+        assert!(unix(&file, None).is_err());
         assert_eq!(std::fs::read(&file).unwrap(), b"precious");
     }
 }

@@ -6,9 +6,11 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use bay_text::hex;
+use bay_types::installation::{self, DataRecord};
 use rustix::fs::FlockOperation;
 use sha2::{Digest, Sha256};
 
+use crate::ServerConfig;
 use crate::serve_error::ServeError;
 
 /// Digits of the hash in the name of an executable's copy.
@@ -24,18 +26,52 @@ pub(crate) struct Lock {
     _file: File,
 }
 
-/// Makes the data directory. An existing one must be ours, and is closed to others.
-pub(crate) fn data_dir(path: &Path) -> Result<(), ServeError> {
+/// Makes the data directory. An existing one must be ours, and is closed to others. Members of `group` may pass through
+/// it, to the socket.
+pub(crate) fn data_dir(path: &Path, group: Option<u32>) -> Result<(), ServeError> {
     let failed = |source| ServeError::DataDir { path: path.to_owned(), source };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
     let dir = File::open(path).map_err(failed)?;
     let found = dir.metadata().map_err(failed)?;
     check_owner(path, found.uid(), rustix::process::geteuid().as_raw())?;
-    if found.permissions().mode() & 0o777 != 0o700 {
-        // Through the descriptor, so that the directory that was checked is the one that is changed.
-        dir.set_permissions(fs::Permissions::from_mode(0o700)).map_err(failed)?;
+    // Through the descriptor, so that the directory that was checked is the one that is changed.
+    if let Some(group) = group {
+        std::os::unix::fs::fchown(&dir, None, Some(group)).map_err(failed)?;
+    }
+    let mode = if group.is_some() { 0o710 } else { 0o700 };
+    if found.permissions().mode() & 0o777 != mode {
+        dir.set_permissions(fs::Permissions::from_mode(mode)).map_err(failed)?;
     }
     Ok(())
+}
+
+/// Writes down what this daemon has on the host, before it makes any of it. `new_key` is a key that this start makes.
+pub(crate) fn keep_record(
+    config: &ServerConfig,
+    daemon: &str,
+    new_key: Option<&PathBuf>,
+) -> Result<(), ServeError> {
+    let path = config.data_dir.join(installation::FILE);
+    let failed = |source| ServeError::DataDir { path: path.clone(), source };
+    let before = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<DataRecord>(&text).ok());
+    let made_before =
+        before.as_ref().filter(|before| before.daemon == daemon).and_then(|before| before.key.clone());
+    let absolute = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).map_err(failed);
+    let record = DataRecord {
+        daemon: daemon.to_owned(),
+        pool: absolute(&config.pool_dir)?,
+        socket: absolute(&config.socket)?,
+        key: new_key.cloned().or(made_before),
+    };
+    if before.as_ref() == Some(&record) {
+        return Ok(());
+    }
+    let text = serde_json::to_vec_pretty(&record).map_err(|error| failed(error.into()))?;
+    let new = path.with_extension("new");
+    let _ = fs::remove_file(&new);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;
+    file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed)?;
+    fs::rename(&new, &path).map_err(failed)
 }
 
 fn check_owner(path: &Path, owner: u32, own: u32) -> Result<(), ServeError> {
@@ -233,10 +269,15 @@ mod tests {
         let open = dir.path().join("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
-        data_dir(&open).unwrap();
+        data_dir(&open, None).unwrap();
+        assert_eq!(mode(&open), 0o700);
+        // Members of the group may pass through, but not list it.
+        data_dir(&open, Some(rustix::process::getegid().as_raw())).unwrap();
+        assert_eq!(mode(&open), 0o710);
+        data_dir(&open, None).unwrap();
         assert_eq!(mode(&open), 0o700);
         let new = dir.path().join("new");
-        data_dir(&new).unwrap();
+        data_dir(&new, None).unwrap();
         assert_eq!(mode(&new), 0o700);
         let error = check_owner(&open, 1000, 0).unwrap_err();
         assert!(matches!(error, ServeError::Foreign { owner: 1000, .. }));

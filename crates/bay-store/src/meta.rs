@@ -12,6 +12,10 @@ pub(crate) async fn get(connection: &mut SqliteConnection, key: &str) -> sqlx::R
         .transpose()
 }
 
+pub(crate) async fn remove(connection: &mut SqliteConnection, key: &str) -> sqlx::Result<()> {
+    sqlx::query("DELETE FROM meta WHERE key = $1").bind(key).execute(connection).await.map(drop)
+}
+
 pub(crate) async fn set(connection: &mut SqliteConnection, key: &str, value: &str) -> sqlx::Result<()> {
     sqlx::query("INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value")
         .bind(key)

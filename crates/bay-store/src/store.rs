@@ -186,6 +186,15 @@ impl Store {
         transaction.commit().await
     }
 
+    /// # Errors
+    /// When the database cannot be written.
+    pub async fn setting_remove(&self, key: &'static str) -> Result<()> {
+        let mut writer = self.writer().await;
+        let mut transaction = writer.begin().await?;
+        meta::remove(transaction.connection(), key).await.map_err(self.failed("removing a setting"))?;
+        transaction.commit().await
+    }
+
     pub(crate) async fn writer(&self) -> WriterGuard<'_> {
         self.inner.writer.lock().await
     }

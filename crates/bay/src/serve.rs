@@ -41,6 +41,7 @@ fn config(options: Serve, location: DaemonLocation) -> Result<ServerConfig, ApiE
         data_dir: location.data_dir,
         pool_dir: location.pool,
         socket: location.socket,
+        group: options.group,
         listen: options.listen,
         executable: std::env::current_exe().map_err(|error| local("finding the bay executable", &error))?,
         pool_options: PoolOptions {

@@ -38,6 +38,7 @@ mod gateway;
 mod git_export;
 mod git_export_hostile;
 mod images;
+mod installation;
 mod invalid_input;
 mod isolation;
 mod limits;

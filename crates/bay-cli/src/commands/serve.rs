@@ -31,6 +31,9 @@ pub struct Serve {
     /// Disk space in MiB that a pool file leaves free on the host [default: a tenth of the disk, 2048 to 5120].
     #[arg(long, env = "BAY_DISK_RESERVE_MIB", value_name = "N")]
     pub disk_reserve_mib: Option<u64>,
+    /// The group whose members may use the socket, if the host has it. Its members have the rights of root.
+    #[arg(long, env = "BAY_GROUP", value_name = "NAME", default_value = bay_types::installation::GROUP)]
+    pub group: String,
     /// The backend of new bays, unless `bay up` names one.
     #[arg(long, env = "BAY_BACKEND", value_name = "NAME", default_value = BackendName::LOCAL)]
     pub backend: String,
