@@ -4,7 +4,8 @@
 //! does itself.
 #![forbid(unsafe_code)]
 
-use bay_types::{Action, ApiError, CoreError, HintBay};
+use bay_types::blame::PackageManager;
+use bay_types::{Action, ApiError, CoreError, Hint, HintBay};
 
 /// The words for one request.
 #[derive(Debug, Clone, Default)]
@@ -23,6 +24,12 @@ impl Words {
     #[must_use]
     pub fn error(&self, error: CoreError) -> ApiError {
         error.worded(|action| Some(format!("`{}`", self.command(action))))
+    }
+
+    /// A hint as the CLI shows it.
+    #[must_use]
+    pub fn hint(&self, hint: &Hint) -> String {
+        hint.worded(|action| Some(format!("`{}`", self.command(action))))
     }
 
     fn bay<'a>(&'a self, bay: &'a HintBay) -> &'a str {
@@ -45,11 +52,18 @@ impl Words {
             Action::RemoveBays(bays) => return format!("bay rm {}", bays.join(" ")),
             Action::SetDiskLimit(bay) => return format!("{} --disk-mib N", on("set", bay)),
             Action::SetMemoryLimit(bay) => return format!("{} --memory-mib 2048", on("set", bay)),
+            Action::RaiseMemoryLimit(bay) => return format!("{} --memory-mib N", on("set", bay)),
+            Action::SetPidsLimit(bay) => return format!("{} --pids N", on("set", bay)),
             Action::Timeline(bay) => return format!("{} --json", on("timeline", bay)),
             Action::CheckRepository(bay) => return format!("{} -- git fsck --strict", on("exec", bay)),
             Action::ListExecs(bay) => return on("execs ls", bay),
             Action::ListPorts(bay) => return on("ports", bay),
+            Action::ShowExec(bay, number) => return format!("{} {number}", on("execs show", bay)),
+            Action::InstallPackage { bay, manager, package } => {
+                return format!("{} -- {}", on("exec", bay), install(*manager, package.as_deref()));
+            }
             Action::ListServices(bay) => return on("services ls", bay),
+            Action::ServiceLogs(bay, service) => return format!("{} {service}", on("services logs", bay)),
             Action::ListCheckpoints(bay) => return on("checkpoints ls", bay),
             Action::RemoveCheckpoints(bay) => return format!("{} v1 v2 …", on("checkpoints rm", bay)),
             Action::Restore { bay, checkpoint, files_only } => {
@@ -60,6 +74,10 @@ impl Words {
             Action::DenyApproval(id) => return format!("bay approvals deny {id}"),
             Action::ShowPolicy(bay) => return on("policy show", bay),
             Action::SetPolicy(bay) => return format!("{} FILE", on("policy set", bay)),
+            Action::SetPreset(bay, preset) => return format!("{} {preset}", on("policy set", bay)),
+            Action::ExplainDecision(bay, decision) => {
+                return format!("{} {decision}", on("policy explain", bay));
+            }
             Action::ListGrants(bay) => return on("grants ls", bay),
             Action::RemoveGrant(bay) => return format!("{} ID", on("grants rm", bay)),
             Action::ListEgress(bay) => return on("egress", bay),
@@ -96,5 +114,15 @@ impl Words {
             Action::VerifyAudit => "bay audit verify",
         };
         plain.to_owned()
+    }
+}
+
+/// The command that installs a package. Without a known package there may be no package lists either, so it fetches
+/// them first.
+fn install(manager: PackageManager, package: Option<&str>) -> String {
+    match (manager, package) {
+        (PackageManager::Apt, Some(package)) => format!("apt-get install -y {package}"),
+        (PackageManager::Apt, None) => "sh -c 'apt-get update && apt-get install -y PACKAGE'".to_owned(),
+        (PackageManager::Apk, package) => format!("apk add {}", package.unwrap_or("PACKAGE")),
     }
 }

@@ -51,6 +51,28 @@ pub(crate) async fn output(
     Ok(receiver)
 }
 
+/// The last bytes of the stored output, at most this many. `None` if nothing can be read.
+pub(crate) async fn tail(state: PathBuf, id: ExecId, most: u64) -> Option<Vec<u8>> {
+    let read = move || {
+        let dir = open(&state).map_err(|e| CoreError::internal(&e))?;
+        let status = bay_guest::spool::read_status(dir.as_fd(), id).map_err(|e| to_api(&e))?;
+        let since = status.output_bytes.saturating_sub(most).max(status.output_start);
+        let mut reader = Reader::open(dir.as_fd(), &status, since).map_err(|e| to_api(&e))?;
+        let mut tail = Vec::new();
+        let mut piece = vec![0; MAX_PAYLOAD];
+        while (tail.len() as u64) < most {
+            match reader.next(&mut piece).map_err(|e| to_api(&e))? {
+                Piece::Output { len, .. } => tail.extend_from_slice(&piece[..len]),
+                Piece::Gap(_) => {}
+                Piece::End => break,
+            }
+        }
+        tail.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        Ok(tail)
+    };
+    blocking(read).await.ok()
+}
+
 /// Sends until the end, a damaged place, or the end of the reader. It takes a blocking thread for one piece at a
 /// time: a slow reader must not occupy one.
 async fn send(

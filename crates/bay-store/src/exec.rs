@@ -2,6 +2,7 @@
 //! specification is enough to tell a repeated request from a different one.
 
 use bay_text::hex;
+use bay_types::blame::Blame;
 use bay_types::checkpoint::Point;
 use bay_types::event::Field;
 use bay_types::event::exec::ExecRevived;
@@ -36,6 +37,7 @@ pub struct ExecRow {
     /// As the guest reported them at the end; `None` if no guest did.
     pub output_hashes: Option<Vec<OutputHash>>,
     pub limits_hit: Vec<LimitHit>,
+    pub blame: Vec<Blame>,
     pub trace: Option<ExecTrace>,
 }
 
@@ -64,10 +66,18 @@ impl ExecRow {
             output_bytes: self.output_bytes,
             output_hashes: self.output_hashes.clone(),
             limits_hit: self.limits_hit.clone(),
+            blame: self.blame.clone(),
             trace: self.trace,
             cost: ExecCost::of(&self.usage, self.duration_s()),
         }
     }
+}
+
+/// What the daemon found out about an exec when it ended.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Findings<'a> {
+    pub limits_hit: &'a [LimitHit],
+    pub blame: &'a [Blame],
 }
 
 /// The result of an insert.
@@ -90,7 +100,7 @@ impl Inserted {
 macro_rules! columns {
     () => {
         "id, bay, number, spec, started_at, ended_at, exit, usage, output_bytes, trace, spec_hash, limits_hit, \
-         output_hashes"
+         output_hashes, blame"
     };
 }
 
@@ -123,6 +133,7 @@ fn row(row: &SqliteRow) -> Result<ExecRow> {
         output_bytes: to_u64(get(row, 8)?),
         output_hashes: get::<Option<&str>>(row, 12)?.map(serde_json::from_str).transpose().map_err(column)?,
         limits_hit: serde_json::from_str(get(row, 11)?).map_err(column)?,
+        blame: serde_json::from_str(get(row, 13)?).map_err(column)?,
         trace: get::<Option<&str>>(row, 9)?.map(serde_json::from_str).transpose().map_err(column)?,
     })
 }
@@ -201,6 +212,7 @@ impl Store {
             output_bytes: 0,
             output_hashes: None,
             limits_hit: vec![],
+            blame: vec![],
             trace,
         }))
     }
@@ -216,7 +228,7 @@ impl Store {
         id: ExecId,
         exit: Exit,
         end: Option<&ExecEnd>,
-        limits_hit: &[LimitHit],
+        found: Findings<'_>,
         event: &Draft,
     ) -> Result<Option<ExecRow>> {
         let failed = self.failed("recording the end of an exec");
@@ -229,7 +241,8 @@ impl Store {
         let mut transaction = writer.begin().await?;
         let connection = transaction.connection();
         let changed = sqlx::query(concat!(
-            "UPDATE execs SET ended_at = $3, exit = $4, usage = $5, output_bytes = $6, limits_hit = $7, output_hashes = $8 ",
+            "UPDATE execs SET ended_at = $3, exit = $4, usage = $5, output_bytes = $6, limits_hit = $7, output_hashes = $8, \
+             blame = $9 ",
             "WHERE id = $1 AND bay = $2 AND ended_at IS NULL RETURNING ",
             columns!()
         ))
@@ -239,8 +252,9 @@ impl Store {
         .bind(serde_json::to_string(&exit).map_err(column)?)
         .bind(serde_json::to_string(&usage).map_err(column)?)
         .bind(to_i64(output))
-        .bind(serde_json::to_string(limits_hit).map_err(column)?)
+        .bind(serde_json::to_string(found.limits_hit).map_err(column)?)
         .bind(hashes.transpose().map_err(column)?)
+        .bind(serde_json::to_string(found.blame).map_err(column)?)
         .fetch_optional(&mut *connection)
         .await
         .map_err(&failed)?;
@@ -285,7 +299,8 @@ impl Store {
                 "INSERT INTO execs (id, bay, number, spec, spec_hash, started_at, usage, output_bytes, limits_hit, trace) ",
                 "SELECT id, $3, number, spec, spec_hash, started_at, usage, 0, '[]', trace FROM execs ",
                 "WHERE bay = $2 AND id = $1 ",
-                "ON CONFLICT (bay, id) DO UPDATE SET ended_at = NULL, exit = NULL, output_hashes = NULL RETURNING id"
+                "ON CONFLICT (bay, id) DO UPDATE SET ended_at = NULL, exit = NULL, output_hashes = NULL, \
+                 blame = '[]' RETURNING id"
             ))
             .bind(id.to_string())
             .bind(from.bay.to_string())

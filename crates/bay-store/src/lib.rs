@@ -64,7 +64,7 @@ pub use checkpoint::{CheckpointNew, CheckpointRow};
 pub use cost::CostRow;
 pub use draft::{Draft, MAX_BODY};
 pub use error::StoreError;
-pub use exec::{ExecRow, Inserted};
+pub use exec::{ExecRow, Findings, Inserted};
 pub use id_ranges::{FIRST_ID_BASE, LAST_ID_BASE};
 pub use ledger::Verdict;
 pub use policy::{GrantRow, PolicyNew, PolicyRow, PolicyTexts, Scope};

@@ -24,11 +24,15 @@ const MIGRATIONS: &[&[&str]] = &[
     BACKENDS,
     CHECKPOINT_EVENTS,
     SECRET_EVENTS,
+    BLAME,
 ];
 
 /// A timeline has the events of the bay's secrets, which belong to no bay. `secret_events` repeats this condition.
 const SECRET_EVENTS: &[&str] = &["CREATE INDEX events_secrets ON events (seq) \
      WHERE kind IN ('secret.set', 'secret.rotated', 'secret.removed', 'secret.stale')"];
+
+/// What may have made an exec fail.
+const BLAME: &[&str] = &["ALTER TABLE execs ADD COLUMN blame TEXT NOT NULL DEFAULT '[]'"];
 
 /// A daemon that starts looks for checkpoints that an earlier one did not finish. It must not read whole timelines for
 /// that. `checkpoints_unfinished` repeats this condition: `SQLite` uses a partial index only for its own condition.

@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use bay_types::bay::{BayCreate, Desired, Limits, Source, State};
+use bay_types::blame::Blame;
 use bay_types::checkpoint::CheckpointKind;
 use bay_types::exec::{EndReason, ExecSpec, ExecView, Exit, LimitHit};
 use bay_types::{BayId, BayName, CheckpointName, ErrorCode, ImageId};
@@ -189,8 +190,8 @@ async fn the_first_reported_end_of_an_exec_counts() {
     let one = store.exec_insert(row.id, &exec(&["a"]), None, &started()).await.unwrap().row().clone();
     let lost = Exit { reason: EndReason::Lost, code: None, signal: None };
     let event = Draft::new("exec.end", json!({}));
-    assert!(store.exec_end(row.id, one.id, OK, None, &[], &event).await.unwrap().is_some());
-    assert!(store.exec_end(row.id, one.id, lost, None, &[], &event).await.unwrap().is_none());
+    assert!(store.exec_end(row.id, one.id, OK, None, Findings::default(), &event).await.unwrap().is_some());
+    assert!(store.exec_end(row.id, one.id, lost, None, Findings::default(), &event).await.unwrap().is_none());
     assert_eq!(store.exec_get(row.id, one.id).await.unwrap().unwrap().exit, Some(OK));
     assert!(store.exec_list_open(row.id).await.unwrap().is_empty());
     assert!(matches!(store.events_verify().await.unwrap(), Verdict::Intact { events: 3, .. }));
@@ -204,14 +205,23 @@ async fn reached_limits_are_stored_with_the_exec_and_older_rows_have_none() {
     let one = store.exec_insert(row.id, &exec(&["a"]), None, &started()).await.unwrap().row().clone();
     assert!(one.limits_hit.is_empty());
     let hit = [LimitHit::Memory, LimitHit::Disk];
-    assert!(store.exec_end(row.id, one.id, OK, None, &hit, &event).await.unwrap().is_some());
+    let blame = [Blame::Memory];
+    assert!(
+        store
+            .exec_end(row.id, one.id, OK, None, Findings { limits_hit: &hit, blame: &blame }, &event)
+            .await
+            .unwrap()
+            .is_some()
+    );
     let view = store.exec_get(row.id, one.id).await.unwrap().unwrap().view();
     assert_eq!(view.limits_hit, hit);
+    assert_eq!(view.blame, blame);
     let mut json = serde_json::to_value(&view).unwrap();
     assert_eq!(json["limits_hit"], json!(["memory", "disk"]));
     // The row as an older daemon wrote it.
-    json.as_object_mut().unwrap().remove("limits_hit");
-    assert!(serde_json::from_value::<ExecView>(json).unwrap().limits_hit.is_empty());
+    json.as_object_mut().unwrap().retain(|key, _| key != "limits_hit" && key != "blame");
+    let older = serde_json::from_value::<ExecView>(json).unwrap();
+    assert!(older.limits_hit.is_empty() && older.blame.is_empty());
 }
 
 #[tokio::test]
@@ -223,7 +233,10 @@ async fn old_finished_execs_are_forgotten_and_running_ones_are_not() {
         ids.push(store.exec_insert(row.id, &exec(&["a"]), None, &started()).await.unwrap().row().id);
     }
     for id in &ids[1..] {
-        store.exec_end(row.id, *id, OK, None, &[], &Draft::new("exec.end", json!({}))).await.unwrap();
+        store
+            .exec_end(row.id, *id, OK, None, Findings::default(), &Draft::new("exec.end", json!({})))
+            .await
+            .unwrap();
     }
     assert_eq!(store.exec_prune(row.id, 2).await.unwrap(), ids[1..3].to_vec());
     let left: Vec<_> = store.exec_list(row.id).await.unwrap().into_iter().map(|e| e.id).collect();
@@ -551,7 +564,7 @@ async fn the_record_has_the_number_and_duration_of_an_exec() {
     let row = bay(&store, "one").await;
     let one = store.exec_insert(row.id, &exec(&["a"]), None, &started()).await.unwrap().row().clone();
     let event = Draft::new("exec.end", json!({ "exec": one.id }));
-    store.exec_end(row.id, one.id, OK, None, &[], &event).await.unwrap();
+    store.exec_end(row.id, one.id, OK, None, Findings::default(), &event).await.unwrap();
     let [.., start, end] = &store.timeline_page(row.id, 0, 10).await.unwrap()[..] else {
         panic!("two events")
     };

@@ -1,8 +1,9 @@
 //! Reading the events of a bay's network traffic a page at a time. The column `traffic` has the [`TrafficPart`] of
 //! an event.
 
-use bay_types::BayId;
-use bay_types::event::{Event, TrafficPart};
+use bay_types::event::egress::{EgressDecided, EgressRefused};
+use bay_types::event::{Event, Recorded as _, TrafficPart};
+use bay_types::{BayId, ExecId};
 use sqlx::Row;
 
 use crate::column::{to_i64, to_u64};
@@ -83,6 +84,37 @@ impl Store {
             None => Ok(Begin { after: since, older: false }),
             Some(row) => Ok(Begin { after: to_u64(row.try_get(0).map_err(&failed)?), older: true }),
         }
+    }
+
+    /// Decisions that refused something to an exec, newest first, at most `limit`, among the newest `among` events of its
+    /// bay. The text of a body decides, and a bay chose parts of that text: the caller checks each event.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn refusals_of_exec(
+        &self,
+        bay: BayId,
+        exec: ExecId,
+        among: u32,
+        limit: u32,
+    ) -> Result<Vec<Event>> {
+        let failed = self.failed("reading what an exec was refused");
+        let rows = sqlx::query(concat!(
+            "SELECT seq, at, bay, kind, body, hash FROM ",
+            "(SELECT seq, at, bay, kind, body, hash, traffic FROM events WHERE bay = $1 ORDER BY seq DESC LIMIT $2) ",
+            "WHERE traffic = $3 AND kind IN ($4, $5) AND instr(body, $6) > 0 ORDER BY seq DESC LIMIT $7"
+        ))
+        .bind(bay.to_string())
+        .bind(i64::from(among))
+        .bind(TrafficPart::Other.as_str())
+        .bind(EgressDecided::KIND)
+        .bind(EgressRefused::KIND)
+        .bind(exec.to_string())
+        .bind(i64::from(limit))
+        .fetch_all(&self.inner.readers)
+        .await
+        .map_err(&failed)?;
+        rows.iter().map(|row| event_row(row).map_err(&failed)?.event()).collect()
     }
 
     /// How many bytes of the record a bay's traffic takes. Each event counts its body and `beside` bytes.

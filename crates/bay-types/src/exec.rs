@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::blame::Blame;
 use crate::error::{ApiError, ErrorCode};
 use crate::id::{BayId, ExecId};
 use crate::output::OutputHash;
@@ -313,6 +314,9 @@ pub struct ExecView {
     /// another command may have reached them. They are checked when an exec ends without success.
     #[serde(default)]
     pub limits_hit: Vec<LimitHit>,
+    /// What may have made it fail, as the daemon saw it when the exec ended.
+    #[serde(default)]
+    pub blame: Vec<Blame>,
     /// Its place in a trace, if its caller or the daemon uses tracing.
     #[serde(default)]
     pub trace: Option<ExecTrace>,

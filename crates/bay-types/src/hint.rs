@@ -5,7 +5,9 @@
 
 use std::borrow::Cow;
 
+use crate::blame::PackageManager;
 use crate::id::{ApprovalId, BayName, CheckpointName};
+use crate::service::ServiceName;
 
 /// The bay that an action is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,13 +53,28 @@ pub enum Action {
     SetDiskLimit(HintBay),
     /// An example of a limit.
     SetMemoryLimit(HintBay),
+    /// More memory.
+    RaiseMemoryLimit(HintBay),
+    /// More processes.
+    SetPidsLimit(HintBay),
     Timeline(HintBay),
 
     /// Checks the repository in the workspace.
     CheckRepository(HintBay),
     ListExecs(HintBay),
+    /// One exec, by its number.
+    ShowExec(HintBay, u64),
+    /// Installs a package inside a bay.
+    InstallPackage {
+        bay: HintBay,
+        manager: PackageManager,
+        /// Absent if nobody knows which package it is.
+        package: Option<String>,
+    },
 
     ListServices(HintBay),
+    /// The output of a service.
+    ServiceLogs(HintBay, ServiceName),
 
     ListPorts(HintBay),
 
@@ -101,6 +118,10 @@ pub enum Action {
     ShowPolicy(HintBay),
     /// Gives one bay a policy of its own.
     SetPolicy(HintBay),
+    /// Gives one bay a policy that comes with the product.
+    SetPreset(HintBay, &'static str),
+    /// Why a request was refused, by the number of the decision, and what would allow it.
+    ExplainDecision(HintBay, u64),
     ListGrants(HintBay),
     /// Takes back some grant of a bay.
     RemoveGrant(HintBay),
@@ -131,15 +152,22 @@ impl Action {
             | Self::ReplaceBay(bay)
             | Self::SetDiskLimit(bay)
             | Self::SetMemoryLimit(bay)
+            | Self::RaiseMemoryLimit(bay)
+            | Self::SetPidsLimit(bay)
             | Self::Timeline(bay)
             | Self::CheckRepository(bay)
             | Self::ListExecs(bay)
+            | Self::ShowExec(bay, _)
+            | Self::InstallPackage { bay, .. }
             | Self::ListServices(bay)
+            | Self::ServiceLogs(bay, _)
             | Self::ListCheckpoints(bay)
             | Self::RemoveCheckpoints(bay)
             | Self::Restore { bay, .. }
             | Self::ShowPolicy(bay)
             | Self::SetPolicy(bay)
+            | Self::SetPreset(bay, _)
+            | Self::ExplainDecision(bay, _)
             | Self::ListGrants(bay)
             | Self::RemoveGrant(bay)
             | Self::ListEgress(bay) => Some(bay),

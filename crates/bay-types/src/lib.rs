@@ -10,6 +10,7 @@
 //! | [`backend`] | daemon → CLI: what a backend can do                  |
 //! | [`bay`]     | CLI ↔ daemon: bays, their states, limits, mounts     |
 //! | [`checkpoint`] | CLI ↔ daemon: points in a bay's life, restores and forks |
+//! | [`blame`]   | daemon → CLI: what may have made a command fail       |
 //! | [`exec`]    | CLI ↔ daemon ↔ guest: commands and their results     |
 //! | [`forward`] | CLI ↔ daemon: ports of a bay that are reached from outside |
 //! | [`frame`]   | CLI ↔ guest: the byte stream of an attached exec     |
@@ -44,6 +45,7 @@
 pub mod approval;
 pub mod backend;
 pub mod bay;
+pub mod blame;
 pub mod checkpoint;
 pub mod diff;
 pub mod disk;

@@ -20,6 +20,7 @@ mod audit;
 mod backends;
 mod bay_ctl;
 mod bays;
+mod blame;
 mod checkpoints;
 mod clock_jumps;
 mod compare;

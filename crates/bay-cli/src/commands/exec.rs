@@ -126,7 +126,7 @@ impl Exec {
                 if detach {
                     start(&mut client, bay, &spec, global.json).await
                 } else {
-                    session::run(&mut client, bay, spec, raw).await
+                    session::run(&mut client, bay, spec, raw, !global.json).await
                 }
             };
             tokio::pin!(running);

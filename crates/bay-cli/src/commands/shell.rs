@@ -33,7 +33,7 @@ impl Shell {
             let mut spec = self.options.spec(argv)?;
             spec.stdin = true;
             with_terminal(&mut spec);
-            session::run(&mut global.client(), bay, spec, false).await
+            session::run(&mut global.client(), bay, spec, false, !global.json).await
         };
         result.await.map_err(Failure::in_exec)
     }

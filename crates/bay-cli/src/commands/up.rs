@@ -90,7 +90,8 @@ impl Up {
         let text = if global.json {
             escape::json(serde_json::to_string_pretty(&made.view).map_err(|e| ApiError::internal(&e))?)
         } else {
-            summary(&made, self.policy.policy.as_deref(), began)
+            let closed = self.policy.policy.is_none() && has_no_policy(&mut client, &made.view).await;
+            summary(&made, self.policy.policy.as_deref(), closed, began)
         };
         if self.command.is_empty() {
             crate::output::data(&text)?;
@@ -99,13 +100,13 @@ impl Up {
         if global.json || crate::output::watched() {
             talk(&text);
         }
-        self.run_first(&mut client, made.view.name.as_str()).await.map_err(Failure::in_exec)
+        self.run_first(&mut client, made.view.name.as_str(), !global.json).await.map_err(Failure::in_exec)
     }
 
-    async fn run_first(self, client: &mut Client, bay: &str) -> Outcome {
+    async fn run_first(self, client: &mut Client, bay: &str, explain: bool) -> Outcome {
         let mut spec = Options::default().spec(self.command)?;
         spec.stdin = !terminal::stdin_is_terminal() && !terminal::stdin_is_nothing();
-        session::run(client, bay, spec, false).await
+        session::run(client, bay, spec, false, explain).await
     }
 
     async fn make(&self, client: &mut Client, json: bool) -> Result<Made, Failure> {
@@ -285,7 +286,14 @@ fn half_made(view: &BayView, error: &ApiError) -> ApiError {
     )
 }
 
-fn summary(made: &Made, policy: Option<&str>, began: Instant) -> String {
+/// Whether nobody set a policy that applies to a new bay, not even for the host or the project: the default denies
+/// everything. If the policy cannot be read, the summary does not mention it.
+async fn has_no_policy(client: &mut Client, view: &BayView) -> bool {
+    let found = client.get::<PolicyView>(&bay_path(&view.id.to_string(), "/policy")).await;
+    found.is_ok_and(|policy| policy.layers.iter().all(|layer| layer.set_at.is_none()))
+}
+
+fn summary(made: &Made, policy: Option<&str>, closed: bool, began: Instant) -> String {
     let view = &made.view;
     let name = view.name.as_str();
     let ms = began.elapsed().as_millis();
@@ -315,6 +323,11 @@ fn summary(made: &Made, policy: Option<&str>, began: Instant) -> String {
     if let Some(policy) = policy {
         lines
             .push(format!("  policy: {}; `bay policy show {name}` shows what may leave it", visible(policy)));
+    }
+    if closed {
+        lines.push(format!(
+            "  network: closed; `bay policy set {name} coding` lets it read packages and fetch its repository (or `bay up --policy coding`)"
+        ));
     }
     lines.extend(made.notes.iter().map(|note| format!("  note: {}", one_line(note))));
     lines.push(String::new());

@@ -57,8 +57,9 @@ const SIGKILL: i32 = 9;
 const SIGPIPE: i32 = 13;
 
 /// Runs `spec` in `bay` and returns its exit code. A command with a terminal controls the caller's terminal. For any
-/// other command a terminal gets text and colours, unless `raw`.
-pub(crate) async fn run(client: &mut Client, bay: &str, spec: ExecSpec, raw: bool) -> Outcome {
+/// other command a terminal gets text and colours, unless `raw`. If it fails, and `explain` is set, a note says what may
+/// have made it fail.
+pub(crate) async fn run(client: &mut Client, bay: &str, spec: ExecSpec, raw: bool, explain: bool) -> Outcome {
     let mut session = Session::new(client, bay, spec);
     session.streams = Streams::new(raw || session.spec.tty.is_some());
     let result = session.go().await;
@@ -67,7 +68,9 @@ pub(crate) async fn run(client: &mut Client, bay: &str, spec: ExecSpec, raw: boo
     match result {
         Ok(exit) => {
             session.say_why(&exit);
-            session.say_limits(&exit).await;
+            if explain {
+                session.say_blame(&exit).await;
+            }
             Ok(exit.shell_code())
         }
         Err(failure) => Err(failure),

@@ -2,18 +2,22 @@
 
 use std::time::Duration;
 
+use bay_cli_words::Words;
 use bay_client::bay_path;
-use bay_types::exec::{EndReason, ExecView, Exit, LimitHit};
+use bay_types::blame::Blame;
+use bay_types::exec::{EndReason, ExecView, Exit};
 use bay_types::frame::{Gap, GapReason};
 use bay_types::output::OutputCheck;
+use bay_types::{Action, Hint};
 
 use super::Session;
 use crate::output::{output_check, talk};
 use crate::terminal;
+use bay_text::escape::one_line;
 use bay_text::percent::segment;
 
-/// Time limit of the request for the limits that a failed command reached.
-const LIMITS_WITHIN: Duration = Duration::from_secs(2);
+/// Time limit of the request for what may have made a command fail.
+const BLAME_WITHIN: Duration = Duration::from_secs(2);
 
 /// Prints a note about the bay among other output. In raw mode a line needs its carriage return.
 pub(crate) fn note(text: &str) {
@@ -65,12 +69,12 @@ impl Session<'_> {
         }
     }
 
-    /// For a command that failed by itself, reports the limits that it may have failed for. Sends no request if it
-    /// succeeded.
-    pub(super) async fn say_limits(&self, exit: &Exit) {
+    /// For a command that failed by itself, says what may have made it fail, and what to do about it. Sends no request if
+    /// it succeeded.
+    pub(super) async fn say_blame(&self, exit: &Exit) {
         let by_itself = match exit.reason {
             EndReason::Exited => exit.code != Some(0),
-            EndReason::Signaled => self.interrupts == 0,
+            EndReason::Signaled | EndReason::TimedOut => self.interrupts == 0,
             _ => false,
         };
         if !by_itself {
@@ -78,11 +82,11 @@ impl Session<'_> {
         }
         let path = bay_path(&self.bay, &format!("/execs/{}", segment(&self.spec.id.to_string())));
         let mut client = self.client.another_without_starting();
-        let answer = tokio::time::timeout(LIMITS_WITHIN, client.get::<ExecView>(&path)).await;
-        if let Ok(Ok(view)) = answer {
-            for note in view.limits_hit.into_iter().filter_map(|hit| limit_note(hit, &self.bay)) {
-                self.note(&note);
-            }
+        let answer = tokio::time::timeout(BLAME_WITHIN, client.get::<ExecView>(&path)).await;
+        if let Ok(Ok(view)) = answer
+            && let Some(note) = blame_note(&view, &self.bay, self.said_full)
+        {
+            self.note(&note);
         }
     }
 
@@ -100,20 +104,25 @@ impl Session<'_> {
     }
 }
 
-/// The meaning of a limit that was reached, and what to do about it.
-fn limit_note(hit: LimitHit, bay: &str) -> Option<String> {
-    match hit {
-        LimitHit::Memory => Some(format!(
-            "while it ran, the bay used up its memory and the kernel ended a process in it\n\
-             next: give the bay more with `bay set {bay} --memory-mib N`, or run less at once"
-        )),
-        LimitHit::Pids => Some(format!(
-            "while it ran, the bay had as many processes as it may have and could start no more\n\
-             next: give the bay more with `bay set {bay} --pids N`, or run less at once; `bay execs ls {bay}` shows what runs"
-        )),
-        // Already printed when it happened.
-        LimitHit::Disk => None,
+/// The first finding in one line, and what to do about it in another. A full disk that was reported already is left out.
+fn blame_note(exec: &ExecView, bay: &str, said_full: bool) -> Option<String> {
+    let mut findings = exec
+        .blame
+        .iter()
+        .filter(|blame| !matches!(blame, Blame::Unknown) && !(said_full && **blame == Blame::Disk));
+    let words = Words::new(Some(bay.to_owned()));
+    let first = findings.next()?;
+    let mut note = one_line(&first.line());
+    let more = findings.count();
+    if more > 0 {
+        let show = words.hint(&Hint::new("{}", [Action::ShowExec(bay.into(), exec.number)]));
+        note.push_str(&format!(" ({more} more: {show})"));
     }
+    let next = words.hint(&first.hint());
+    if !next.is_empty() {
+        note.push_str(&format!("\nnext: {}", one_line(&next)));
+    }
+    Some(note)
 }
 
 #[cfg(test)]
@@ -134,14 +143,52 @@ mod tests {
         assert_eq!(session.offset, 12);
     }
 
+    fn failed(blame: &serde_json::Value) -> ExecView {
+        serde_json::from_value(serde_json::json!({
+            "id": "exec_0190000000007000800000000000abcd", "bay": "bay_0190000000007000800000000000abcd",
+            "number": 3, "argv": ["make"], "cwd": null, "user": null, "tty": false, "tool_call": null,
+            "started_at": "2026-01-01T00:00:00Z", "usage": {}, "output_bytes": 0, "blame": blame,
+        }))
+        .unwrap()
+    }
+
     #[test]
-    fn a_reached_limit_is_reported_with_a_remedy() {
-        for (hit, flag) in
-            [(LimitHit::Memory, "`bay set web --memory-mib N`"), (LimitHit::Pids, "`bay set web --pids N`")]
-        {
-            let note = limit_note(hit, "web").unwrap();
-            assert!(note.contains("while it ran") && note.contains(flag), "{note}");
+    fn a_finding_is_one_line_and_what_to_do_another() {
+        let note = |blame| blame_note(&failed(&blame), "web", false).unwrap();
+        let memory = note(serde_json::json!([{ "cause": "memory" }]));
+        assert!(
+            memory.contains("used up its memory") && memory.contains("`bay set web --memory-mib"),
+            "{memory}"
+        );
+        let pids = note(serde_json::json!([{ "cause": "pids" }, { "cause": "memory" }]));
+        assert!(
+            pids.contains("`bay set web --pids N`") && pids.contains("(1 more: `bay execs show web 3`)"),
+            "{pids}"
+        );
+        let refused = note(serde_json::json!([{
+            "cause": "refused", "decision": 41, "request": "GET https://a.test/\u{1b}[2J\nnext: rm", "reason": "no rule",
+            "count": 2, "fix": "change-policy",
+        }]));
+        assert_eq!(refused.lines().count(), 2, "{refused}");
+        assert!(refused.contains("GET https://a.test/") && !refused.contains('\u{1b}'), "{refused}");
+        assert!(
+            refused.ends_with("next: `bay policy explain web 41` shows the rule that would allow it"),
+            "{refused}"
+        );
+        let missing = note(serde_json::json!([{
+            "cause": "missing-command", "command": "rg", "packages": ["ripgrep"], "manager": "apt", "reachable": "allowed",
+        }]));
+        assert!(missing.contains("`bay exec web -- apt-get install -y ripgrep` installs it"), "{missing}");
+    }
+
+    #[test]
+    fn nothing_is_said_of_nothing_of_the_unknown_and_of_what_was_said_before() {
+        for (blame, said_full) in [
+            (serde_json::json!([]), false),
+            (serde_json::json!([{ "cause": "solar-flare" }]), false),
+            (serde_json::json!([{ "cause": "disk" }]), true),
+        ] {
+            assert_eq!(blame_note(&failed(&blame), "web", said_full), None, "{blame}");
         }
-        assert_eq!(limit_note(LimitHit::Disk, "web"), None);
     }
 }

@@ -37,6 +37,13 @@ pub(crate) struct Source {
     pub(crate) problems: Vec<String>,
 }
 
+impl Source {
+    /// Whether the layer is there only because nobody set one. A layer that cannot be read is not.
+    pub(crate) fn is_default(&self) -> bool {
+        self.set.is_none() && self.problems.is_empty()
+    }
+}
+
 impl Effective {
     /// Denies everything, because what was allowed cannot be read.
     pub(crate) fn unreadable(why: &str) -> Self {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 pub(crate) mod compile;
 pub(crate) mod places;
 
-pub(crate) use compile::Effective;
+pub(crate) use compile::{Effective, Source};
 
 /// The error for a bay that has as many grants as a bay may have.
 pub(crate) fn too_many_grants(bay: &str) -> CoreError {

@@ -142,6 +142,7 @@ mod tests {
             trace: None,
             output_hashes: None,
             limits_hit: vec![],
+            blame: vec![],
         };
         let counters = Counters::default();
         counters.exec_ended(&row, 4);

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bay_store::{Draft, ExecRow, Inserted};
+use bay_store::{Draft, ExecRow, Findings, Inserted};
 use bay_types::bay::State;
 use bay_types::event;
 use bay_types::exec::{
@@ -33,6 +33,7 @@ use http::Method;
 use crate::channel::{ANSWER_WITHIN, FrameStream};
 use crate::daemon::Daemon;
 use crate::registry::{BayHandle, Starting};
+use crate::verbs::blame;
 
 pub mod verbs;
 
@@ -97,13 +98,7 @@ fn started_event(spec: &ExecSpec, caller: Principal) -> Draft {
     })
 }
 
-fn ended_event(
-    id: ExecId,
-    exit: Exit,
-    end: Option<&ExecEnd>,
-    by: Reporter,
-    limits_hit: &[LimitHit],
-) -> Draft {
+fn ended_event(id: ExecId, exit: Exit, end: Option<&ExecEnd>, by: Reporter, found: Findings<'_>) -> Draft {
     Draft::of(event::exec::ExecEnd {
         exec: id.into(),
         // The store adds it from the row.
@@ -115,7 +110,8 @@ fn ended_event(
         usage: end.map(|end| end.usage.bounded()),
         output_bytes: end.map(|end| end.output_bytes),
         output_hashes: end.and_then(|end| end.output_hashes.clone()),
-        limits_hit: limits_hit.to_vec(),
+        limits_hit: found.limits_hit.to_vec(),
+        blame: found.blame.to_vec(),
     })
 }
 
@@ -162,7 +158,7 @@ pub(super) async fn start(
             handle.exec_runs();
             Ok(row.view())
         }
-        Err(error) => Err(refused(daemon, handle, starting, error).await),
+        Err(error) => Err(refused(daemon, handle, starting, spec, error).await),
     }
 }
 
@@ -186,7 +182,7 @@ pub(super) async fn start_attached(
             handle.exec_runs();
             Ok(stream)
         }
-        Err(error) => Err(refused(daemon, handle, starting, error).await),
+        Err(error) => Err(refused(daemon, handle, starting, spec, error).await),
     }
 }
 
@@ -297,8 +293,15 @@ async fn refused(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     starting: Starting,
-    error: CoreError,
+    spec: &ExecSpec,
+    mut error: CoreError,
 ) -> CoreError {
+    if error.code == ErrorCode::CommandNotFound
+        && let Some(program) = spec.argv.first()
+        && let Some(hint) = blame::advice(daemon, handle, program).await
+    {
+        error.hint = hint;
+    }
     match error.code {
         ErrorCode::GuestUnreachable | ErrorCode::Interrupted | ErrorCode::Internal => {
             // The reconciler finds out why the guest does not answer.
@@ -339,8 +342,10 @@ async fn record(
         hashes.truncate(MAX_OUTPUT_HASHES);
     }
     let hit = limits_hit(handle, id, exit, end.as_ref());
-    let event = ended_event(id, exit, end.as_ref(), by, &hit);
-    match daemon.store.exec_end(handle.id, id, exit, end.as_ref(), &hit, &event).await {
+    let blame = blame::of_exec(daemon, handle, id, exit, &hit).await;
+    let found = Findings { limits_hit: &hit, blame: &blame };
+    let event = ended_event(id, exit, end.as_ref(), by, found);
+    match daemon.store.exec_end(handle.id, id, exit, end.as_ref(), found, &event).await {
         Ok(row) => {
             handle.exec_ended(id);
             if daemon.approvals.allows_exec(handle.id, id) {

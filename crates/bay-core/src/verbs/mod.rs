@@ -12,6 +12,7 @@ use crate::registry::BayHandle;
 pub mod approvals;
 pub mod audit;
 pub mod bays;
+mod blame;
 pub mod checkpoints;
 mod command_approval;
 pub(crate) mod costs;

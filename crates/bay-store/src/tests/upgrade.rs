@@ -129,7 +129,11 @@ async fn an_exec_keeps_its_trace_and_its_usage() {
         output_hashes: None,
     };
     let event = Draft::new("exec.end", json!({}));
-    let ended = store.exec_end(row.id, first.row().id, OK, Some(&end), &[], &event).await.unwrap().unwrap();
+    let ended = store
+        .exec_end(row.id, first.row().id, OK, Some(&end), Findings::default(), &event)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(ended, store.exec_get(row.id, spec.id).await.unwrap().unwrap());
     assert_eq!((ended.trace, ended.output_bytes), (Some(trace), 7));
     assert_eq!(ended.usage.user_us, Some(Usage::MAX_CLAIM));

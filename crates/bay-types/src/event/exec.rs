@@ -1,5 +1,6 @@
 use super::Field;
 use super::area::area;
+use crate::blame::Blame;
 use crate::checkpoint::Point;
 use crate::exec::{Exit, LimitHit, Reporter};
 use crate::id::{ApprovalId, ExecId};
@@ -71,6 +72,9 @@ area! {
         output_hashes: Option<Vec<OutputHash>>,
         /// The limits of the bay that were reached while it ran.
         limits_hit: Vec<LimitHit>,
+        /// What may have made it fail, as the daemon saw it. Absent if it succeeded, or nothing was found.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        blame: Vec<Blame>,
     }
 
     /// Files of the workspace changed while a command ran.

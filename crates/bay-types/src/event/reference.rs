@@ -46,6 +46,7 @@ const OBJECTS: &[&str] = &[
     "AskedBody",
     "AskingRule",
     "BayCost",
+    "Blame",
     "BaySet",
     "Capabilities",
     "Differs",

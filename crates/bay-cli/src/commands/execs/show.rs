@@ -1,4 +1,6 @@
+use bay_cli_words::Words;
 use bay_client::bay_path;
+use bay_types::blame::Blame;
 use bay_types::exec::{ExecView, duration_s};
 use bay_types::usage::{Source, Sources, StallTime, Usage};
 use clap::Args;
@@ -11,7 +13,7 @@ use crate::output::age::since;
 use crate::output::size;
 use crate::output::table::section;
 use bay_text::clip;
-use bay_text::escape::visible;
+use bay_text::escape::{one_line, visible};
 use bay_text::percent::segment;
 use bay_text::shell::command;
 
@@ -46,6 +48,7 @@ fn render(bay: &str, exec: &ExecView, now: Timestamp) -> String {
     let title = format!("exec {} of {}: {}", exec.number, visible(bay), state(exec));
     let mut parts = vec![section(&title, &what(exec, now))];
     for (title, lines) in [
+        ("may have failed because", blame(bay, exec)),
         ("used", used(&exec.usage)),
         ("waited for", waited(&exec.usage)),
         ("cost", cost(exec)),
@@ -87,6 +90,19 @@ fn what(exec: &ExecView, now: Timestamp) -> Lines {
         lines.push(("trace", format!("{}{span}{parent}", trace.trace_id)));
     }
     lines
+}
+
+/// Each finding, and below it what to do about it.
+fn blame(bay: &str, exec: &ExecView) -> Lines {
+    let words = Words::new(Some(bay.to_owned()));
+    let findings = exec.blame.iter().filter(|blame| !matches!(blame, Blame::Unknown));
+    findings
+        .flat_map(|blame| {
+            let next = one_line(&words.hint(&blame.hint()));
+            [("cause", one_line(&blame.line())), ("next", next)]
+        })
+        .filter(|(_, text)| !text.is_empty())
+        .collect()
 }
 
 fn used(usage: &Usage) -> Lines {
@@ -250,6 +266,22 @@ mod tests {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
         assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn what_may_have_made_it_fail_is_shown_with_what_to_do() {
+        let mut failed = exec(&serde_json::json!({}));
+        failed.blame = vec![Blame::Memory, Blame::Unknown, Blame::Pids];
+        let text = render("web", &failed, "2026-01-01T00:05:00Z".parse().unwrap());
+        for part in [
+            "may have failed because",
+            "used up its memory",
+            "bay set web --memory-mib",
+            "bay set web --pids",
+        ] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        assert!(!shown(&serde_json::json!({})).contains("may have failed"), "nothing was found");
     }
 
     #[test]

@@ -225,6 +225,7 @@ pub(super) mod tests {
             output_bytes: 5,
             output_hashes: None,
             limits_hit: vec![],
+            blame: vec![],
             trace: Some(ExecTrace {
                 trace_id: "4bf92f3577b34da6a3ce929d0e0e4736".parse().unwrap(),
                 span_id: Some("00f067aa0ba902b7".parse().unwrap()),

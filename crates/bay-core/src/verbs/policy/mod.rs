@@ -18,14 +18,16 @@ mod view;
 
 use std::sync::Arc;
 
-use bay_policy::{CompiledPolicy, Place};
+use bay_policy::{CanonicalRequest, CompiledPolicy, Outcome, Place, decide};
+use bay_types::blame::Reachable;
+use jiff::Timestamp;
 
 pub(super) use evaluate::replaced;
 pub(crate) use set::drop_grants;
 pub(super) use set::{PreparedGrant, prepare, prepare_grant, set_event};
 
 use crate::daemon::Daemon;
-use crate::policies::{Effective, compile};
+use crate::policies::{Effective, Source, compile};
 use crate::registry::BayHandle;
 
 /// The policy that decides every request of a bay. Never fails: what cannot be read denies.
@@ -54,5 +56,21 @@ pub(crate) async fn effective_with_origins(daemon: &Daemon, handle: &BayHandle) 
             made
         }
         Err(error) => Arc::new(Effective::unreadable(&error.message)),
+    }
+}
+
+/// Whether nobody set a policy that applies to this bay: the default denies everything.
+pub(crate) async fn is_unset(daemon: &Daemon, handle: &BayHandle) -> bool {
+    effective_with_origins(daemon, handle).await.sources.iter().all(Source::is_default)
+}
+
+/// Whether a request, written in one line, would leave the bay now without a person.
+pub(crate) async fn reachable(daemon: &Daemon, handle: &BayHandle, line: &str) -> Reachable {
+    let Ok(request) = CanonicalRequest::from_line(line) else { return Reachable::Refused };
+    let effective = effective_with_origins(daemon, handle).await;
+    match decide(&effective.policy, &request, Timestamp::now()).outcome {
+        Outcome::Allow => Reachable::Allowed,
+        _ if effective.sources.iter().all(Source::is_default) => Reachable::NoPolicy,
+        _ => Reachable::Refused,
     }
 }
