@@ -160,6 +160,7 @@ impl Local {
             name: spec.name.clone(),
             machine_id: spec.machine_id.clone(),
             author: spec.author.clone(),
+            user: spec.user.clone(),
             certificate: spec.certificate.clone(),
             ssh: spec.ssh.clone(),
             secrets: spec.secrets.clone(),

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bay_types::backend::Support;
-use bay_types::bay::{Author, Isolation, Limits, Mount};
+use bay_types::bay::{Author, BayUser, Isolation, Limits, Mount};
 use bay_types::checkpoint::Point;
 pub use bay_types::egress::Dropped;
 use bay_types::egress::{Process, Transport, Who};
@@ -99,6 +99,8 @@ pub struct StartSpec {
     pub name: BayName,
     pub machine_id: String,
     pub author: Option<Author>,
+    /// The user that the bay was given. Absent if everything runs as root.
+    pub user: Option<BayUser>,
     /// The certificate with which the bay's gateway ends TLS, as PEM. Absent if no gateway does.
     pub certificate: Option<String>,
     /// How the bay's gateway answers SSH. Absent if it does not.

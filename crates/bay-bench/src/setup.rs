@@ -178,6 +178,7 @@ pub(crate) fn on(name: &str, image: &str, source: Source) -> BayCreate {
         limits: Limits::default(),
         mounts: vec![],
         author: None,
+        user: None,
         backend: None,
         policy: None,
         idle_stop_s: None,

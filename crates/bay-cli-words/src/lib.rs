@@ -59,8 +59,9 @@ impl Words {
             Action::ListExecs(bay) => return on("execs ls", bay),
             Action::ListPorts(bay) => return on("ports", bay),
             Action::ShowExec(bay, number) => return format!("{} {number}", on("execs show", bay)),
-            Action::InstallPackage { bay, manager, package } => {
-                return format!("{} -- {}", on("exec", bay), install(*manager, package.as_deref()));
+            Action::InstallPackage { bay, manager, package, as_root } => {
+                let user = if *as_root { " --user root" } else { "" };
+                return format!("{}{user} -- {}", on("exec", bay), install(*manager, package.as_deref()));
             }
             Action::ListServices(bay) => return on("services ls", bay),
             Action::ServiceLogs(bay, service) => return format!("{} {service}", on("services logs", bay)),

@@ -169,6 +169,7 @@ impl Daemon {
             limits: row.spec.limits,
             idle_stop_s: row.spec.idle_stop_s,
             mounts: row.spec.mounts,
+            user: row.spec.user,
             backend: row.backend,
             isolation: handle.backend.isolation(),
             capabilities,

@@ -183,6 +183,12 @@ pub(crate) fn create(create: &BayCreate, host: HostSize) -> Result<Option<BayNam
             "check `git config user.name` and `git config user.email`",
         ));
     }
+    if create.user.as_ref().is_some_and(|user| !user.is_plain()) {
+        return Err(invalid(
+            "the bay's user is not a lower-case word of at most 32 letters, digits, '-' and '_', or it is root",
+            "write --user agent, or leave it out for root",
+        ));
+    }
     if create.image.is_empty() || create.image.len() > MAX_PATH || create.image.contains('\0') {
         return Err(invalid(
             "the image's name is empty or too long",

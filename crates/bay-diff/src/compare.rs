@@ -32,6 +32,7 @@ pub fn compare(before: Tree<'_>, after: Tree<'_>, options: &Options, hear: Hear<
         held: Some(Vec::new()),
         held_bytes: 0,
         reported: 0,
+        owners: options.owners,
     };
     walk(before, after, options, &mut reporter, &mut |candidate, reporter| {
         comparison.take(candidate, reporter)
@@ -48,6 +49,8 @@ struct Comparison<'a> {
     held: Option<Vec<Candidate>>,
     held_bytes: usize,
     reported: u64,
+    /// Whether another owner is a difference.
+    owners: bool,
 }
 
 impl Comparison<'_> {
@@ -111,7 +114,7 @@ impl Comparison<'_> {
         };
         let content = self.content(old, candidate, reporter)?;
         let same_rights = match (before, after) {
-            (Some(before), Some(after)) => before.same_rights(after),
+            (Some(before), Some(after)) => before.same_rights(after, self.owners),
             _ => false,
         };
         let same_device = before.map(|meta| meta.device) == after.map(|meta| meta.device);

@@ -22,6 +22,9 @@ pub struct Options {
     /// times are equal. The clock of the filesystem is coarse, so a change right after a snapshot may keep the same
     /// times.
     pub settled_before: Option<(i64, u32)>,
+    /// Whether another owner is a difference. The workspace of a bay with its own user belongs to that user, and what it
+    /// began from does not.
+    pub owners: bool,
 }
 
 impl Options {
@@ -34,6 +37,7 @@ impl Options {
             max_patch_bytes: SHOWN_PATCH_BYTES,
             git: GitDirectories::LeftOut,
             settled_before: None,
+            owners: true,
         }
     }
 
@@ -47,6 +51,7 @@ impl Options {
             max_patch_bytes: REVIEWED_FILE_BYTES as usize * 4,
             git: GitDirectories::WhatRuns,
             settled_before: None,
+            owners: true,
         }
     }
 }

@@ -118,8 +118,9 @@ impl Meta {
         (self.kind, self.inode, self.born)
     }
 
-    pub(crate) fn same_rights(&self, other: &Self) -> bool {
-        (self.mode, self.uid, self.gid) == (other.mode, other.uid, other.gid)
+    /// `owners` says whether another owner is a difference.
+    pub(crate) fn same_rights(&self, other: &Self, owners: bool) -> bool {
+        self.mode == other.mode && (!owners || (self.uid, self.gid) == (other.uid, other.gid))
     }
 
     pub(crate) fn node(&self, target: Option<&[u8]>) -> Node {

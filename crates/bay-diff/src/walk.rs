@@ -182,9 +182,9 @@ impl Walk<'_> {
         match (before, after) {
             (None, None) => false,
             (Some(before), Some(after)) if before.kind == after.kind => match before.kind {
-                NodeKind::Directory => !before.same_rights(after),
+                NodeKind::Directory => !before.same_rights(after, self.options.owners),
                 NodeKind::File | NodeKind::Symlink => !before.untouched(after, self.options.settled_before),
-                _ => !before.same_rights(after) || before.device != after.device,
+                _ => !before.same_rights(after, self.options.owners) || before.device != after.device,
             },
             _ => true,
         }

@@ -217,6 +217,7 @@ impl Rig {
                 mounts: vec![],
                 idle_stop_s: None,
                 author: None,
+                user: None,
                 backend: None,
                 policy: None,
             },

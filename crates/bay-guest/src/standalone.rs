@@ -97,6 +97,7 @@ pub(crate) fn serve(arguments: &Arguments) -> io::Result<()> {
             hostname: NAME.to_owned(),
             machine_id: String::new(),
             author: None,
+            user: None,
             certificate: None,
             ssh: None,
             secrets: Vec::new(),

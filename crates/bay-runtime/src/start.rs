@@ -264,6 +264,7 @@ pub(crate) fn guest_config(spec: &RuntimeSpec) -> GuestConfig {
         hostname: spec.name.to_string(),
         machine_id: spec.machine_id.clone(),
         author: spec.author.clone(),
+        user: spec.user.clone(),
         certificate: spec.certificate.clone(),
         ssh: spec.ssh.clone(),
         secrets: spec.secrets.clone(),

@@ -34,6 +34,7 @@ fn spec() -> BayCreate {
         mounts: vec![],
         idle_stop_s: None,
         author: None,
+        user: None,
         backend: None,
         policy: None,
     }

@@ -161,6 +161,34 @@ impl Author {
     }
 }
 
+/// The user that commands of a bay run as, unless they name another one. The bay makes it if its image has none of that
+/// name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BayUser {
+    pub name: String,
+    /// It may run every command as root, without a password.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sudo: bool,
+}
+
+impl BayUser {
+    /// Longest name that programs take.
+    pub const MAX_NAME: usize = 32;
+
+    /// Whether the name can be the name of a user: a lower-case letter or `_`, then also digits and `-`. Root is no user
+    /// of this kind.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        let first = |b: u8| b.is_ascii_lowercase() || b == b'_';
+        let name = self.name.as_bytes();
+        (1..=Self::MAX_NAME).contains(&name.len())
+            && first(name[0])
+            && name.iter().all(|b| first(*b) || b.is_ascii_digit() || *b == b'-')
+            && self.name != "root"
+    }
+}
+
 /// `POST /v1/bays`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -181,6 +209,9 @@ pub struct BayCreate {
     pub idle_stop_s: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
+    /// The user that commands run as; root when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<BayUser>,
     /// The backend that runs it; the daemon's default when absent. Stored with the bay and not in this request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
@@ -255,6 +286,9 @@ pub struct BayView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_stop_s: Option<u64>,
     pub mounts: Vec<Mount>,
+    /// The user that commands run as; root when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<BayUser>,
     /// The backend that runs it.
     #[serde(default)]
     pub backend: BackendName,
@@ -316,6 +350,17 @@ pub struct Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_a_user_is_a_plain_word_and_not_root() {
+        let plain = |name: &str| BayUser { name: name.to_owned(), sudo: false }.is_plain();
+        for name in ["agent", "_apt", "dev-2", &"a".repeat(32)] {
+            assert!(plain(name), "{name}");
+        }
+        for name in ["", "root", "Agent", "1st", "-x", "a b", "a:b", "a\n", "../a", &"a".repeat(33)] {
+            assert!(!plain(name), "{name}");
+        }
+    }
 
     #[test]
     fn a_limit_that_is_not_a_number_is_refused() {

@@ -52,6 +52,9 @@ pub struct MissingCommand {
     /// Whether the gateway lets the package manager reach its servers.
     #[serde(default)]
     pub reachable: Reachable,
+    /// Commands of the bay run as another user, who may not install packages.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub as_root: bool,
 }
 
 /// A program that installs packages in a bay.
@@ -199,7 +202,7 @@ impl MissingCommand {
             );
         };
         let package = self.packages.first().cloned();
-        let install = Action::InstallPackage { bay: bay(), manager, package };
+        let install = Action::InstallPackage { bay: bay(), manager, package, as_root: self.as_root };
         match self.reachable {
             Reachable::Allowed => Hint::new("check the name; or {} installs it", [install]),
             Reachable::NoPolicy => Hint::new(
@@ -263,6 +266,7 @@ mod tests {
             packages: vec!["ripgrep".to_owned()],
             manager: Some(PackageManager::Apt),
             reachable: Reachable::Allowed,
+            as_root: false,
         };
         let hint = worded(&missing.hint());
         assert!(hint.contains("ripgrep") && !hint.contains("SetPreset"), "{hint}");

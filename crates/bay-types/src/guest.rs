@@ -54,7 +54,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::bay::Author;
+use crate::bay::{Author, BayUser};
 use crate::exec::{ExecEnd, Exit};
 use crate::id::ExecId;
 use crate::inside::{About, Ask, InsideChange};
@@ -135,6 +135,9 @@ pub struct GuestConfig {
     /// The author of commits, if the bay's own git settings name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
+    /// The user that the bay was given; absent if everything runs as root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<BayUser>,
     #[serde(default)]
     pub about: About,
     /// The gateway's certificate authority as PEM, which clients in the bay must trust. Absent if no gateway

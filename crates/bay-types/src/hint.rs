@@ -70,6 +70,8 @@ pub enum Action {
         manager: PackageManager,
         /// Absent if nobody knows which package it is.
         package: Option<String>,
+        /// Commands of the bay run as another user.
+        as_root: bool,
     },
 
     ListServices(HintBay),

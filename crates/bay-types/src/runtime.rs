@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bay::{Author, Isolation, Limits, Mount};
+use crate::bay::{Author, BayUser, Isolation, Limits, Mount};
 use crate::guest::GatewaySsh;
 use crate::id::{BayId, BayName};
 
@@ -121,6 +121,8 @@ pub struct RuntimeSpec {
     pub machine_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<BayUser>,
     /// The certificate of the bay's gateway, as PEM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,

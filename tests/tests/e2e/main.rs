@@ -19,6 +19,7 @@ mod attacks_record;
 mod audit;
 mod backends;
 mod bay_ctl;
+mod bay_user;
 mod bays;
 mod blame;
 mod checkpoints;

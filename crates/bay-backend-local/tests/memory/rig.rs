@@ -111,6 +111,7 @@ impl Rig {
             name: name.parse().unwrap(),
             machine_id: format!("{turn:032x}"),
             author: None,
+            user: None,
             certificate: None,
             ssh: None,
             secrets: Vec::new(),

@@ -68,7 +68,7 @@ pub(super) struct Options {
     /// Directory to run in [default: /workspace].
     #[arg(short = 'C', long, visible_alias = "workdir", value_name = "DIR")]
     cwd: Option<String>,
-    /// User of the bay, by name or number [default: root].
+    /// User of the bay, by name or number [default: the one of `bay up --user`, or root].
     #[arg(short, long)]
     user: Option<String>,
     /// Kill everything that the command started after this many seconds.

@@ -93,6 +93,10 @@ fn render(
         made.push(("checkpoint", format!("{checkpoint}, and changes since")));
     }
     made.push(("workspace", visible(&bay.workspace)));
+    if let Some(user) = &bay.user {
+        let sudo = if user.sudo { ", with sudo" } else { "" };
+        made.push(("user", format!("{}{sudo}", visible(&user.name))));
+    }
     let mut limits = limit_lines(bay);
     for mount in &bay.mounts {
         let text = format!("{} at {}, read-only", mount.source.display(), mount.target.display());

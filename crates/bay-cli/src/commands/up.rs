@@ -3,7 +3,7 @@ use std::time::Instant;
 
 use bay_client::{Client, bay_path};
 use bay_policy::Preset;
-use bay_types::bay::{BayCreate, BayView, Source, State, WorkspaceView};
+use bay_types::bay::{BayCreate, BayUser, BayView, Source, State, WorkspaceView};
 use bay_types::policy::PolicyView;
 use bay_types::repo::RepoView;
 use bay_types::settings::Settings;
@@ -59,6 +59,12 @@ pub(crate) struct Up {
     /// Show a path of the host in the bay, read-only.
     #[arg(long, value_name = "SRC:DST:ro")]
     mount: Vec<String>,
+    /// Run commands as this user instead of root. The bay makes it, and gives it the workspace.
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// Let that user run every command as root with sudo, without a password.
+    #[arg(long, requires = "user")]
+    user_sudo: bool,
     /// Leave out uncommitted changes.
     #[arg(long, visible_alias = "clean")]
     committed_only: bool,
@@ -123,6 +129,7 @@ impl Up {
         let settings = self.limits.change().over(&Settings::default());
         let policy = self.policy().await?;
         let sent = policy.as_ref().map(|policy| policy.policy.clone());
+        let user = self.user.clone().map(|name| BayUser { name, sudo: self.user_sudo });
         let create = |name: BayName, source, author| BayCreate {
             name: Some(self.name.clone().unwrap_or_else(|| name.to_string())),
             source,
@@ -131,6 +138,7 @@ impl Up {
             mounts,
             idle_stop_s: settings.idle_stop_s,
             author,
+            user,
             backend: self.backend.clone(),
             policy: sent,
         };

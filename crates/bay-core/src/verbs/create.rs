@@ -168,6 +168,7 @@ async fn make(
                 policy: Some(told),
                 forked_from: None,
                 backend: Some(row.backend.to_string()),
+                user: row.spec.user.clone(),
                 by,
             })
         })

@@ -43,6 +43,8 @@ pub(crate) struct Comparison {
     pub(crate) from: Moment,
     pub(crate) to: Moment,
     part: Part,
+    /// Whether another owner of a file is a difference.
+    owners: bool,
     before: Wanted,
     after: Wanted,
     pool: Pool,
@@ -198,7 +200,8 @@ async fn prepare_for(
         return Err(CoreError::internal(&DiffError::Stopped));
     };
     let bay = row.name.to_string();
-    Ok(Comparison { bay, from, to, part: ask.part, before, after, pool: daemon.pool()?, _turn: turn })
+    let owners = ask.part == Part::Root || row.spec.user.is_none();
+    Ok(Comparison { bay, from, to, part: ask.part, owners, before, after, pool: daemon.pool()?, _turn: turn })
 }
 
 /// The checkpoint that the bay's present state descends from; without one, the beginning of the bay.
@@ -253,7 +256,7 @@ pub(super) fn run(
         after = open(&comparison.after, hear)?;
     }
     let settled_before = [before.settled_before(), after.settled_before()].into_iter().flatten().min();
-    let options = Options { settled_before, ..options.clone() };
+    let options = Options { settled_before, owners: comparison.owners, ..options.clone() };
     if comparison.part == Part::Root {
         let installed = |side: &DiffSide| {
             bay_diff::packages::installed(side.top()).unwrap_or_else(|error| {

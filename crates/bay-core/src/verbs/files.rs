@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use bay_store::Draft;
 use bay_text::percent::path_value;
 use bay_types::event::file::FileWrite;
-use bay_types::guest::FileStat;
+use bay_types::guest::{FileStat, WORKSPACE};
 use bay_types::principal::Principal;
 use bay_types::{CoreError, ErrorCode};
 use bytes::Bytes;
@@ -167,6 +167,15 @@ async fn send_out(
     handle.guest.read(&place.uri(noun)).await
 }
 
+/// Whether a file that is written here belongs to the bay's own user: below the workspace and its home directory. Files
+/// of the system stay root's.
+fn belongs_to(path: &str, user: &str) -> bool {
+    let home = format!("/home/{user}");
+    [WORKSPACE, &home]
+        .iter()
+        .any(|top| path.strip_prefix(*top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
 async fn take_in(
     daemon: &Daemon,
     who: &Principal,
@@ -180,5 +189,30 @@ async fn take_in(
     execs::must_run(&handle)?;
     let event = Draft::of(FileWrite { path: place.path.clone(), archive: noun == "archive", by: who.by() });
     daemon.store.event_append(Some(handle.id), &event).await.map_err(|e| e.to_api())?;
+    let user = handle.row().spec.user;
+    let place = match &user {
+        Some(user) if place.user.is_none() && belongs_to(&place.path, &user.name) => &Place {
+            user: Some(user.name.clone()),
+            mode: place.mode.clone(),
+            path: place.path.clone(),
+            ..*place
+        },
+        _ => place,
+    };
     handle.guest.write(&place.uri(noun), upload.length, upload.bytes).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_the_workspace_and_of_the_home_directory_belong_to_the_bays_user() {
+        for path in ["/workspace", "/workspace/a/b", "/home/agent/.npmrc"] {
+            assert!(belongs_to(path, "agent"), "{path}");
+        }
+        for path in ["/workspace-2/a", "/etc/hosts", "/home/other/x", "/"] {
+            assert!(!belongs_to(path, "agent"), "{path}");
+        }
+    }
 }

@@ -211,6 +211,7 @@ async fn child(
             policy: None,
             forked_from: row.forked_from.clone(),
             backend: Some(row.backend.to_string()),
+            user: row.spec.user.clone(),
             by,
         })
     });

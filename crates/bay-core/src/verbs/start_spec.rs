@@ -21,6 +21,7 @@ pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpe
         name: row.name.clone(),
         machine_id: row.machine_id.clone(),
         author: row.spec.author.clone(),
+        user: row.spec.user.clone(),
         certificate: daemon.egress.certificate(row).await,
         ssh: daemon.egress.ssh(row).await,
         secrets,

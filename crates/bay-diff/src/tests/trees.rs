@@ -30,6 +30,24 @@ fn added_deleted_and_modified_files_come_in_the_order_of_their_paths() {
 }
 
 #[test]
+fn another_owner_is_a_difference_unless_owners_are_left_out() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can give files away");
+        return;
+    }
+    let pair = Pair::new();
+    pair.put("given", Some("x\n"), Some("x\n"));
+    pair.put("edited", Some("x\n"), Some("y\n"));
+    for path in ["given", "edited"] {
+        std::os::unix::fs::chown(pair.b().join(path), Some(1000), Some(1000)).unwrap();
+    }
+    let (entries, _) = diff(&pair.a(), &pair.b(), &Options::shown(true));
+    assert_eq!(brief(&entries), [(Change::Modified, "edited"), (Change::Modified, "given")]);
+    let options = Options { owners: false, ..Options::shown(true) };
+    assert_eq!(brief(&diff(&pair.a(), &pair.b(), &options).0), [(Change::Modified, "edited")]);
+}
+
+#[test]
 fn binary_large_and_unreadable_files_are_distinguished() {
     let pair = Pair::new();
     pair.put("binary", Some("a\0b"), Some("a\0c"));

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use bay_sys::paths::open_below;
 use bay_types::bay::Author;
-use bay_types::guest::{GATEWAY_V4, GIT_SETTINGS, GuestConfig, HOME};
+use bay_types::guest::{GATEWAY_V4, GIT_SETTINGS, GuestConfig, HOME, WORKSPACE};
 use bay_types::inside;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use crate::log::Log;
 use crate::{etc_environment, sentinels, spool, trust};
 
+mod own_user;
 mod readme;
 
 /// Longest existing file that is compared with the wanted text.
@@ -58,6 +59,10 @@ pub(crate) fn prepare(guest: &GuestConfig, root: &Path, log: &Log) {
     {
         attempt(file, write_unless(etc.as_fd(), file, &text, |old| old == text));
     }
+    if let Some(user) = &guest.user {
+        own_user::provide(root.as_fd(), etc.as_fd(), user, log);
+    }
+    own_user::make_run_directories(root.as_fd(), log);
     let by_ssh = guest.ssh.as_ref().map_or(&[][..], |ssh| &ssh.hosts);
     let changed = |old: &str| {
         let kept = trust::without_https(old, by_ssh);
@@ -65,7 +70,8 @@ pub(crate) fn prepare(guest: &GuestConfig, root: &Path, log: &Log) {
         let remotes = guest.certificate.as_ref().and_then(|_| trust::over_https(root.as_fd(), &kept, by_ssh));
         let ours = guest.certificate.as_ref().and_then(|_| include_section(&kept));
         let gap = if kept.is_empty() || kept.ends_with('\n') { "" } else { "\n" };
-        let added: String = [author, remotes, ours].into_iter().flatten().collect();
+        let safe = guest.user.as_ref().and_then(|_| safe_section(&kept));
+        let added: String = [author, remotes, ours, safe].into_iter().flatten().collect();
         let new = if added.is_empty() { kept } else { format!("{kept}{gap}{added}") };
         (new != old).then_some(new)
     };
@@ -133,6 +139,13 @@ fn include_section(old: &str) -> Option<String> {
     let line = format!("\tpath = {GIT_SETTINGS}");
     let there = old.lines().any(|other| other == line);
     (!there).then(|| format!("# what the bay has in the place of credentials\n[include]\n{line}\n"))
+}
+
+/// Lets git work in the workspace as root too, although it belongs to the bay's own user.
+fn safe_section(old: &str) -> Option<String> {
+    let line = format!("\tdirectory = {WORKSPACE}");
+    let there = old.lines().any(|other| other == line);
+    (!there).then(|| format!("# the workspace belongs to the bay's user\n[safe]\n{line}\n"))
 }
 
 /// The author of commits, unless the settings name one already.
@@ -204,13 +217,24 @@ fn write_unless(
     text: &str,
     satisfies: impl FnOnce(&str) -> bool,
 ) -> io::Result<()> {
+    write_with_mode(etc, name, text, 0o644, satisfies)
+}
+
+/// Replaces a file by one with these permissions, unless `satisfies` accepts its present text.
+fn write_with_mode(
+    etc: BorrowedFd<'_>,
+    name: &str,
+    text: &str,
+    mode: u32,
+    satisfies: impl FnOnce(&str) -> bool,
+) -> io::Result<()> {
     if read_small(etc, name).is_some_and(|old| satisfies(&old)) {
         return Ok(());
     }
     let fresh = format!(".{name}.workbay");
     spool::remove_tree(etc, fresh.as_bytes())?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let written = rustix::fs::openat(etc, &fresh, flags, Mode::from_raw_mode(0o644))
+    let written = rustix::fs::openat(etc, &fresh, flags, Mode::from_raw_mode(mode))
         .map_err(io::Error::from)
         .and_then(|file| File::from(file).write_all(text.as_bytes()))
         .and_then(|()| rustix::fs::renameat(etc, &fresh, etc, name).map_err(io::Error::from));
@@ -249,6 +273,7 @@ mod tests {
             certificate: None,
             ssh: None,
             secrets: Vec::new(),
+            user: None,
             author: Some(Author { name: "Ann \"A\" \\".into(), email: "ann@example.invalid".into() }),
             fork_index: None,
             about: About::default(),

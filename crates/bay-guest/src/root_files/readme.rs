@@ -47,6 +47,7 @@ mod tests {
             hostname: "alpha".into(),
             machine_id: String::new(),
             author: None,
+            user: None,
             certificate: None,
             ssh: None,
             secrets: Vec::new(),

@@ -73,6 +73,7 @@ pub(crate) fn guest_process() {
             hostname: "testbay".into(),
             machine_id: "0".repeat(32),
             author: None,
+            user: None,
             certificate: machine.then(|| std::fs::read_to_string(dir.join(origin::AUTHORITY)).unwrap()),
             ssh: None,
             secrets: Vec::new(),

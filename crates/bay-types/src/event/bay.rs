@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use super::Field;
 use super::area::area;
 use crate::backend::Capabilities;
-use crate::bay::{Limits, Lineage, Mount, Origin};
+use crate::bay::{BayUser, Limits, Lineage, Mount, Origin};
 use crate::error::ErrorCode;
 use crate::event::policy::PolicySummary;
 use crate::id::{BayId, BayName, CheckpointName, ImageId};
@@ -38,6 +38,9 @@ area! {
         /// The backend that runs it. Absent in events of the first release.
         #[serde(skip_serializing_if = "Option::is_none")]
         backend: Option<String>,
+        /// The user that its commands run as, unless they name another. Absent for root.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        user: Option<BayUser>,
         /// Who asked.
         by: String,
     }

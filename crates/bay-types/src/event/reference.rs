@@ -48,6 +48,7 @@ const OBJECTS: &[&str] = &[
     "BayCost",
     "Blame",
     "BaySet",
+    "BayUser",
     "Capabilities",
     "Differs",
     "EgressRule",

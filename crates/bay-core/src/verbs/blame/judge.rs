@@ -205,6 +205,7 @@ mod tests {
             packages: vec![],
             manager: None,
             reachable: Reachable::NoPolicy,
+            as_root: false,
         };
         let evidence = Evidence {
             refusals: vec![denied(1, exec, "a.test", &Value::Null)],

@@ -124,9 +124,14 @@ async fn named_in_output(daemon: &Daemon, handle: &BayHandle, row: &ExecRow) -> 
 
 /// How a missing program can be installed in this bay.
 async fn about(daemon: &Daemon, handle: &BayHandle, command: String) -> MissingCommand {
-    let mut missing =
-        MissingCommand { command, packages: Vec::new(), manager: None, reachable: Reachable::NoPolicy };
     let row = handle.row();
+    let mut missing = MissingCommand {
+        command,
+        packages: Vec::new(),
+        manager: None,
+        reachable: Reachable::NoPolicy,
+        as_root: row.spec.user.is_some(),
+    };
     // The image `host` has the host's programs. A program is installed on the host, and then in every bay.
     if row.spec.image == "host" {
         return missing;

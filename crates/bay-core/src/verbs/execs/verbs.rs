@@ -17,7 +17,7 @@ use crate::background::to_the_end;
 use crate::byte_stream::{self, ByteStream};
 use crate::channel::FrameStream;
 use crate::daemon::Daemon;
-use crate::registry::Attached;
+use crate::registry::{Attached, BayHandle};
 use crate::verbs::{command_approval, execs};
 use crate::{checked_output, spool};
 
@@ -44,6 +44,15 @@ pub async fn show(daemon: &Daemon, who: &Principal, bay: &str, exec: &str) -> Re
     execs::show(daemon, &handle, exec).await
 }
 
+/// The command with the bay's own user, unless it names one. A repeated request becomes the same command, because a bay
+/// keeps its user.
+fn as_user_of(handle: &BayHandle, mut spec: ExecSpec) -> ExecSpec {
+    if spec.user.is_none() {
+        spec.user = handle.row().spec.user.map(|user| user.name);
+    }
+    spec
+}
+
 /// Starts a command without a client attached. Repeating this is harmless. If the client leaves while the command
 /// waits for an approval, the command is not started.
 pub async fn start(
@@ -54,6 +63,7 @@ pub async fn start(
     parent: Option<Traceparent>,
 ) -> Result<ExecView, CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecStart, bay)?;
+    let spec = as_user_of(&handle, spec);
     command_approval::pass(daemon, &handle, &spec, false, *who).await?;
     let (daemon, who) = (Arc::clone(daemon), *who);
     to_the_end(async move { execs::start(&daemon, &handle, &spec, parent, who).await }).await
@@ -69,6 +79,7 @@ pub async fn start_attached(
     parent: Option<Traceparent>,
 ) -> Result<Frames, CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecStart, bay)?;
+    let spec = as_user_of(&handle, spec);
     command_approval::pass(daemon, &handle, &spec, false, *who).await?;
     let attached = handle.client_attached();
     let (daemon, who) = (Arc::clone(daemon), *who);
@@ -81,7 +92,8 @@ pub async fn start_attached(
 /// Asks a person about a command in any case, and returns when it is allowed. The command is not started.
 pub async fn ask(daemon: &Arc<Daemon>, who: &Principal, bay: &str, spec: &ExecSpec) -> Result<(), CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecStart, bay)?;
-    command_approval::pass(daemon, &handle, spec, true, *who).await
+    let spec = as_user_of(&handle, spec.clone());
+    command_approval::pass(daemon, &handle, &spec, true, *who).await
 }
 
 /// Attaches to an existing command, from a byte of its output on.
