@@ -61,6 +61,7 @@ mod secrets_lifecycle;
 mod secrets_postgres;
 mod secrets_registries;
 mod services;
+mod services_presets;
 mod space;
 mod ssh_relay;
 mod story;

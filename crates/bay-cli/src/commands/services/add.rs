@@ -3,6 +3,7 @@ use bay_types::ApiError;
 use bay_types::service::{Health, HealthCheck, Restart, ServiceSpec};
 use clap::Args;
 
+use super::preset::Preset;
 use super::{One, service_name};
 use crate::failure::{Failure, Outcome};
 use crate::global_options::GlobalOptions;
@@ -21,11 +22,14 @@ const SHELL: [&str; 2] = ["/bin/sh", "-c"];
 /// minutes. It also starts when the bay starts.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay services add web db --health tcp:5432 -- postgres -D /data\n  bay services add web app --needs db --health http://localhost:8000/up --env PORT=8000 -- npm run dev\n  bay services add web migrate --needs db --restart never -- ./migrate.sh\n  bay services add web worker --health 'cmd:test -e /run/worker.ok' --restart on-failure -- ./worker"
+    after_help = "Examples:\n  bay services add web db --health tcp:5432 -- postgres -D /data\n  bay services add web app --needs db --health http://localhost:8000/up --env PORT=8000 -- npm run dev\n  bay services add web --preset postgres\n  bay services add web migrate --needs db --restart never -- ./migrate.sh\n  bay services add web worker --health 'cmd:test -e /run/worker.ok' --restart on-failure -- ./worker"
 )]
 pub(super) struct Add {
-    #[command(flatten)]
-    one: One,
+    /// Name or id of the bay.
+    name: String,
+    /// Name of the service [default: the preset's].
+    #[arg(required_unless_present = "preset")]
+    service: Option<String>,
     #[command(flatten)]
     definition: Definition,
 }
@@ -33,6 +37,9 @@ pub(super) struct Add {
 /// The command of a service, and how to run it.
 #[derive(Debug, Args)]
 pub(crate) struct Definition {
+    /// A definition that comes with Workbay, in place of a command. Other flags override parts of it.
+    #[arg(long, value_name = "PRESET", conflicts_with_all = ["user", "command"])]
+    preset: Option<Preset>,
     /// Start only after this service is ready, or done; repeatable.
     #[arg(long, value_name = "SERVICE")]
     needs: Vec<String>,
@@ -48,9 +55,9 @@ pub(crate) struct Definition {
     /// Seconds after the start in which failed checks do not make it unhealthy [default: 60].
     #[arg(long, value_name = "SECONDS", requires = "health", value_parser = milliseconds)]
     start_period: Option<u64>,
-    /// When to start it again after it ends: always, on-failure or never.
-    #[arg(long, value_name = "POLICY", default_value = "always")]
-    restart: Restart,
+    /// When to start it again after it ends: always, on-failure or never [default: always].
+    #[arg(long, value_name = "POLICY")]
+    restart: Option<Restart>,
     /// Seconds between TERM and KILL when it stops [default: 10].
     #[arg(long, value_name = "SECONDS", value_parser = milliseconds)]
     stop_grace: Option<u64>,
@@ -67,21 +74,33 @@ pub(crate) struct Definition {
     #[arg(long)]
     pub(crate) no_wait: bool,
     /// The command and its arguments; it must stay in the foreground.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(
+        required_unless_present = "preset",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
     command: Vec<String>,
 }
 
 impl Add {
     pub(super) async fn run(self, global: &GlobalOptions) -> Outcome {
         let spec = self.definition.spec()?;
-        self.one.target(global)?.define(&mut global.client(), &spec, self.definition.no_wait).await
+        let preset = self.definition.preset.map(Preset::name);
+        let service = self.service.as_deref().or(preset).unwrap_or_default().to_owned();
+        let one = One { name: self.name, service };
+        one.target(global)?.define(&mut global.client(), &spec, self.definition.no_wait).await
     }
 }
 
 impl Definition {
     pub(crate) fn spec(&self) -> Result<ServiceSpec, Failure> {
+        let base = match self.preset {
+            Some(preset) => preset.spec(),
+            None => ServiceSpec::new(self.command.clone()),
+        };
         let health = match &self.health {
-            None => None,
+            None => base.health,
             Some(given) => {
                 let base = Health::new(check(given)?);
                 Some(Health {
@@ -97,12 +116,12 @@ impl Definition {
         Ok(ServiceSpec {
             env,
             cwd: self.cwd.clone(),
-            user: self.user.clone(),
+            user: self.user.clone().or(base.user),
             needs: self.needs.iter().map(|need| service_name(need)).collect::<Result<Vec<_>, _>>()?,
-            restart: self.restart,
+            restart: self.restart.unwrap_or(base.restart),
             health,
-            stop_grace_ms: self.stop_grace.unwrap_or(ServiceSpec::DEFAULT_STOP_GRACE_MS),
-            ..ServiceSpec::new(self.command.clone())
+            stop_grace_ms: self.stop_grace.unwrap_or(base.stop_grace_ms),
+            argv: base.argv,
         })
     }
 }

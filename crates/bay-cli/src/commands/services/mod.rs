@@ -1,4 +1,5 @@
 mod add;
+mod preset;
 mod target;
 mod wait;
 
@@ -26,7 +27,7 @@ const REASON: usize = 70;
 /// Manage the services of a bay: commands that the bay keeps running, and starts when the bay starts.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay services add web db --health tcp:5432 -- postgres -D /data\n  bay services add web app --needs db --health http://localhost:8000/health -- npm run dev\n  bay services ls web\n  bay services logs web app --follow\n  bay services restart web app"
+    after_help = "Examples:\n  bay services add web db --health tcp:5432 -- postgres -D /data\n  bay services add web app --needs db --health http://localhost:8000/health -- npm run dev\n  bay services add web --preset postgres\n  bay services ls web\n  bay services logs web app --follow\n  bay services restart web app"
 )]
 pub(crate) struct Services {
     #[command(subcommand)]
