@@ -271,7 +271,10 @@ mod tests {
         let error = keys.read(&temp.path().join("thing.age")).unwrap_err();
         assert_eq!(error.code, ErrorCode::KeyUnusable);
         assert!(error.message.contains("is gone") && !key.exists(), "{}", error.message);
-        assert!(!makes_key(&key, &store).await.unwrap(), "a start that fails must not forget that there was one");
+        assert!(
+            !makes_key(&key, &store).await.unwrap(),
+            "a start that fails must not forget that there was one"
+        );
         store.close().await;
         make(&key).unwrap();
         let (keys, store) = open(temp.path()).await;

@@ -234,6 +234,7 @@ mod tests {
             before: Some(before.as_fd()),
             after: Some(after.as_fd()),
             contents: Contents::new(&options),
+            owners: options.owners,
             held: None,
             held_bytes: 0,
             reported: 0,

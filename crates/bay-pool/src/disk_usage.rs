@@ -86,7 +86,8 @@ impl Count {
                 }
                 visited = visited.wrapping_add(1);
                 // The clock is read now and then: an extent takes less time than the reading.
-                *complete &= extents.len() < MAX_EXTENTS && (visited % 1024 != 0 || Instant::now() < *until);
+                *complete &=
+                    extents.len() < MAX_EXTENTS && (!visited.is_multiple_of(1024) || Instant::now() < *until);
                 *complete
             })
         });

@@ -396,8 +396,8 @@ fn list<T>(few: &Few<T>, most: usize, command: &str, line: impl Fn(&T) -> String
 }
 
 /// A line, safe for a terminal.
-fn one(text: String) -> String {
-    clip(&visible(&text), WIDTH)
+fn one(text: impl AsRef<str>) -> String {
+    clip(&visible(text.as_ref()), WIDTH)
 }
 
 fn moment(at: Timestamp, zone: &TimeZone) -> String {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use bay_tests::suite::{self, Scratch};
-use bay_tests::{CliRun, Daemon, SMALL, leaks, until};
+use bay_tests::{CliRun, Daemon, SMALL, leaks};
 use bay_types::ErrorCode;
 use bay_types::bay::State;
 use serde_json::{Value, json};

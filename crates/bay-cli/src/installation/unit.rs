@@ -89,7 +89,7 @@ mod tests {
         std::fs::write(&unit, text(Path::new("/bin/true"), Path::new("/var/lib/workbay"))).unwrap();
         match Command::new("systemd-analyze").arg("verify").arg(&unit).output() {
             Ok(verified) => {
-                assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr))
+                assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
             }
             Err(error) => println!("skipped: systemd-analyze cannot be run: {error}"),
         }

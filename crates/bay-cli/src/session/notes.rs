@@ -109,7 +109,7 @@ fn blame_note(exec: &ExecView, bay: &str, said_full: bool) -> Option<String> {
     let mut findings = exec
         .blame
         .iter()
-        .filter(|blame| !matches!(blame, Blame::Unknown) && !(said_full && **blame == Blame::Disk));
+        .filter(|blame| !matches!(blame, Blame::Unknown) && (**blame != Blame::Disk || !said_full));
     let words = Words::new(Some(bay.to_owned()));
     let first = findings.next()?;
     let mut note = one_line(&first.line());

@@ -192,7 +192,9 @@ fn many_lines_do_not_wait_for_a_report() {
         "exec.start",
         &json!({ "exec": packing, "argv": ["sh", "-s", "--", "pack", format!("{PACK_DIRECTORY}{packing}")] }),
     );
-    (0..HELD as u64 + 2).for_each(|_| drop(record.add("bay.running", &json!({}))));
+    for _ in 0..HELD + 2 {
+        record.add("bay.running", &json!({}));
+    }
     assert!(record.shown.len() > HELD, "{}", record.shown.len());
 }
 

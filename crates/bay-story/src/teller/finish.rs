@@ -40,7 +40,7 @@ impl Teller {
         let now = self.now(&situation);
         let changed = match situation.changes {
             Some(changes) => changes.story(),
-            None => self.changed_by_record(situation.not_compared),
+            None => self.changed_by_record(situation.not_compared.as_deref()),
         };
         Story {
             bay: safe(bay, NAME),
@@ -118,9 +118,9 @@ impl Teller {
         }
     }
 
-    fn changed_by_record(&self, why: Option<String>) -> Changed {
+    fn changed_by_record(&self, why: Option<&str>) -> Changed {
         Changed {
-            not_compared: Some(safe(why.as_deref().unwrap_or("the workspace cannot be compared"), TEXT)),
+            not_compared: Some(safe(why.unwrap_or("the workspace cannot be compared"), TEXT)),
             added: self.named_files.0,
             modified: self.named_files.1,
             directories: changes::directories(self.named.values().cloned().collect()),

@@ -209,7 +209,9 @@ fn a_stopped_bay_spends_no_idle_time() {
     record.add("bay.running", json!({}));
     record.ran(1, &["cargo", "test"], 0);
     record.add("bay.stopped", json!({}));
-    (0..10).for_each(|_| drop(record.add("bay.set-asked", json!({}))));
+    for _ in 0..10 {
+        record.add("bay.set-asked", json!({}));
+    }
     record.add("bay.running", json!({}));
     let story = record.story(Situation::default());
     let stopped = story.time.iter().find(|share| share.kind == TimeKind::Stopped).unwrap();

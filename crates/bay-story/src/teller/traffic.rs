@@ -83,14 +83,14 @@ impl Traffic {
                 let by = sender(decided.by.as_ref(), exec.and_then(number));
                 let reason = decided.reason().unwrap_or(NO_REASON);
                 let rule = decided.rule.as_ref().map(|rule| safe(&rule.id, NAME));
-                self.refuse(event.seq, request(decided), reason, rule, by, true);
+                self.refuse(event.seq, &request(decided), reason, rule, by, true);
                 Some(Sent::refused(exec, 1))
             }
             EgressEvent::Refused(refused) => {
                 let exec = refused.by.as_ref().and_then(|who| who.exec);
                 let by = sender(refused.by.as_ref(), exec.and_then(number));
                 let to = format!("{}:{}", refused.host, refused.port);
-                self.refuse(event.seq, to, &refused.why, None, by, false);
+                self.refuse(event.seq, &to, &refused.why, None, by, false);
                 Some(Sent::refused(exec, 1))
             }
             EgressEvent::Repeated(sum) => {
@@ -123,13 +123,13 @@ impl Traffic {
     fn refuse(
         &mut self,
         seq: u64,
-        request: String,
+        request: &str,
         reason: &str,
         rule: Option<String>,
         by: String,
         decided: bool,
     ) {
-        let request = safe(&request, COMMAND);
+        let request = safe(request, COMMAND);
         let reason = safe(reason, TEXT);
         let key = format!("{request}\n{reason}");
         if self.refused.len() >= KNOWN && !self.refused.contains_key(&key) {
