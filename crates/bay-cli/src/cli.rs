@@ -11,12 +11,13 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::commands::{
     approvals, audit, backends, bench, branch, bundle, checkpoint, checkpoints, compare, completions, cp, df,
     diff, doctor, egress, exec, execs, fork, forward, grants, images, install, kill, logs, ls, notify, pause,
-    policy, pool, ports, promote, replace, repos, restore, resume, review, rm, secret, serve, services, set,
-    shell, show, start, stop, story, timeline, uninstall, up, watch, workspaces,
+    policy, pool, ports, promote, replace, repos, restore, resume, review, rm, secret, services, set, shell,
+    show, start, stop, story, timeline, uninstall, up, watch, workspaces,
 };
 use crate::daemon_in_this_executable::DaemonInThisExecutable;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
+use crate::serve_options::Serve;
 use crate::top::Top;
 use crate::{one_thread, output};
 
@@ -85,7 +86,7 @@ enum Verb {
     Df(df::Df),
     Pool(pool::PoolCommand),
     Backends(backends::Backends),
-    Serve(serve::Serve),
+    Serve(Serve),
     Doctor(doctor::Doctor),
     Bench(Bench),
     Install(install::Install),

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use bay_types::ApiError;
 
-use crate::commands::serve::Serve;
 use crate::daemon_start::DaemonLocation;
+use crate::serve_options::Serve;
 
 /// The functions of the daemon that `bay serve` and `bay doctor` call in their own process.
 #[derive(Debug, Clone, Copy)]

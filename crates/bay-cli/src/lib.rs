@@ -39,6 +39,7 @@ mod operator;
 mod output;
 #[cfg(test)]
 mod reference;
+mod serve_options;
 mod session;
 mod sparse_file;
 mod terminal;
@@ -46,7 +47,7 @@ mod top;
 mod workspace;
 
 pub use cli::run;
-pub use commands::serve::Serve;
 pub use daemon_in_this_executable::DaemonInThisExecutable;
 pub use daemon_start::DaemonLocation;
 pub use output::talk;
+pub use serve_options::Serve;

@@ -9,62 +9,30 @@
 //! keep running, and the next daemon adopts them.
 #![forbid(unsafe_code)]
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use bay_backend::Backend;
 use bay_backend_gvisor::Gvisor;
 use bay_backend_local::{Local, LocalConfig};
-pub use bay_core::{ApprovalsConfig, Collector, EgressConfig};
 use bay_core::{Daemon, Fault, HostSize, OpenError, Parts};
 use bay_pool::{Pool, PoolOptions};
 use bay_store::Store;
 use bay_types::CoreError;
-use bay_types::backend::BackendName;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+mod config;
 mod group;
 mod listen;
 mod serve_error;
 mod startup;
 
-pub use bay_core::{SshKey, look_at_keys};
+pub use bay_core::{ApprovalsConfig, Collector, EgressConfig, SshKey, look_at_keys};
+pub use config::ServerConfig;
 pub use listen::RestFront;
 pub use serve_error::ServeError;
-
-/// The configuration of a daemon. The caller parses it from flags and environment.
-#[derive(Debug, Clone)]
-pub struct ServerConfig {
-    /// Contains the lock, database, socket, run directories and the executable's copy.
-    pub data_dir: PathBuf,
-    pub pool_dir: PathBuf,
-    /// The socket of the API.
-    pub socket: PathBuf,
-    /// The group whose members may use the socket, if the host has it. They have the rights of root then.
-    pub group: String,
-    /// An additional loopback TCP address, for callers with the token.
-    pub listen: Option<SocketAddr>,
-    /// The executable of this process. A copy of it runs as guest and runtime helper.
-    pub executable: PathBuf,
-    pub pool_options: PoolOptions,
-    /// The collector that spans of execs are sent to.
-    pub otlp: Option<Collector>,
-    /// The backend of new bays, unless the caller names one.
-    pub backend: BackendName,
-    /// The runsc binary for bays inside gVisor, instead of the first that is found.
-    pub runsc: Option<PathBuf>,
-    /// The CRIU binary for memory checkpoints, instead of the first that is found.
-    pub criu: Option<PathBuf>,
-    /// Memory that live forks and restores leave to the host, instead of a share of it.
-    pub memory_reserve_mib: Option<u64>,
-    pub egress: EgressConfig,
-    pub approvals: ApprovalsConfig,
-    /// For tests: the point at which the daemon dies.
-    pub fault: Option<String>,
-}
 
 /// Runs a daemon until SIGTERM or SIGINT.
 ///

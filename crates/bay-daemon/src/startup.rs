@@ -10,7 +10,7 @@ use bay_types::installation::{self, DataRecord};
 use rustix::fs::FlockOperation;
 use sha2::{Digest, Sha256};
 
-use crate::ServerConfig;
+use crate::config::ServerConfig;
 use crate::serve_error::ServeError;
 
 /// Digits of the hash in the name of an executable's copy.

@@ -41,8 +41,9 @@ async fn connect(
     Path((bay, forward, port)): Path<(String, String, u16)>,
     mut request: Request,
 ) -> Result<Response, Failure> {
-    let switch = upgrade::requested(&mut request, UPGRADE, OTHERWISE)?;
+    // The verb first: it refuses a principal that may not do this, whatever the request asks for.
     let connection = forwards::connect(&daemon, &who, &bay, &forward, port).await?;
+    let switch = upgrade::requested(&mut request, UPGRADE, OTHERWISE)?;
     tokio::spawn(async move {
         if let Some(caller) = upgrade::caller(switch).await {
             connection.serve(caller.into_inner()).await;

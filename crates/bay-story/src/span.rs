@@ -123,8 +123,8 @@ mod tests {
         assert_eq!(
             of(&spans, 100),
             [
-                (TimeKind::Idle, 30.0),
                 (TimeKind::Testing, 30.0),
+                (TimeKind::Idle, 30.0),
                 (TimeKind::Stopped, 20.0),
                 (TimeKind::OtherCommands, 10.0),
                 (TimeKind::WaitingForNetwork, 6.0),

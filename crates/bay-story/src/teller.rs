@@ -346,8 +346,8 @@ impl Teller {
                 let origin = create.origin.as_ref().and_then(Option::as_ref).map(|origin| {
                     let branch =
                         origin.branch.as_ref().map(|b| format!(" at {}", safe(b, NAME))).unwrap_or_default();
-                    let commit: String = origin.commit.chars().take(8).collect();
-                    format!("{}{branch} ({})", safe(&origin.location, TEXT), safe(&commit, 8))
+                    let commit = short_commit(&origin.commit);
+                    format!("{}{branch} ({})", safe(&origin.location, TEXT), commit)
                 });
                 let fork = create.forked_from.as_ref().map(|from| {
                     format!(
@@ -479,12 +479,17 @@ impl Teller {
             route: left.route.get().map_or_else(|| "taken out".to_owned(), ToString::to_string),
             branch: safe(&left.branch, NAME),
             place: left.place.as_deref().map(|place| safe(place, TEXT)),
-            commit: safe(&left.commit, 8),
+            commit: short_commit(&left.commit),
             commits: left.commits,
             files: left.files,
             by: safe(&left.by, NAME),
         });
     }
+}
+
+/// The beginning of a commit's id.
+fn short_commit(id: &str) -> String {
+    safe(&id.chars().take(8).collect::<String>(), 8)
 }
 
 /// Adds an entry, or counts it.

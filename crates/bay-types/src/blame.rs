@@ -10,8 +10,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::hint::{Action, Hint, HintBay};
-use crate::service::{ServiceName, ServiceState};
-use crate::text_enum::text_enum;
+use crate::id::ServiceName;
+pub use crate::package_manager::PackageManager;
+use crate::service_state::ServiceState;
 
 /// Most findings of one exec.
 pub const MAX_BLAME: usize = 8;
@@ -56,16 +57,6 @@ pub struct MissingCommand {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub as_root: bool,
 }
-
-/// A program that installs packages in a bay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PackageManager {
-    Apt,
-    Apk,
-}
-
-text_enum!(PackageManager { Apt = "apt", Apk = "apk" });
 
 /// Whether package servers can be reached from a bay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,9 +5,8 @@
 
 use std::borrow::Cow;
 
-use crate::blame::PackageManager;
-use crate::id::{ApprovalId, BayName, CheckpointName};
-use crate::service::ServiceName;
+use crate::id::{ApprovalId, BayName, CheckpointName, ServiceName};
+use crate::package_manager::PackageManager;
 
 /// The bay that an action is about.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -257,6 +257,69 @@ impl TryFrom<String> for CheckpointName {
     }
 }
 
+/// The name of a service, unique in its bay. It is a file name and an environment value, so it is plain.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ServiceName(String);
+
+impl ServiceName {
+    pub const MAX_LEN: usize = 40;
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for ServiceName {
+    type Err = ParseIdError;
+    fn from_str(given: &str) -> Result<Self, Self::Err> {
+        let fail = |why| {
+            // An error message quotes the input, but never kilobytes of it.
+            let given = given.chars().take(Self::MAX_LEN + 1).collect();
+            Err(ParseIdError { kind: "service name", given, why })
+        };
+        if given.is_empty() {
+            return fail("it is empty");
+        }
+        if given.len() > Self::MAX_LEN {
+            return fail("it is longer than 40 characters");
+        }
+        if !given.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_')) {
+            return fail("only lower-case letters a-z, digits, '-' and '_' are allowed");
+        }
+        if !given.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            return fail("it must begin with a letter or digit");
+        }
+        Ok(Self(given.to_owned()))
+    }
+}
+
+impl TryFrom<String> for ServiceName {
+    type Error = ParseIdError;
+    fn try_from(given: String) -> Result<Self, Self::Error> {
+        given.parse()
+    }
+}
+
+impl From<ServiceName> for String {
+    fn from(name: ServiceName) -> Self {
+        name.0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,83 +16,21 @@
 //! ```
 
 use std::fmt;
-use std::str::FromStr;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ApiError, ErrorCode};
 use crate::exec::{ExecSpec, Exit};
-use crate::id::{ExecId, ParseIdError};
+use crate::id::ExecId;
+pub use crate::id::ServiceName;
+pub use crate::service_state::ServiceState;
 use crate::text_enum::text_enum;
 
 /// Most services of a bay.
 pub const MAX_SERVICES: usize = 64;
 /// Runs of a service whose output is kept, including the present one.
 pub const KEPT_RUNS: usize = 10;
-
-/// The name of a service, unique in its bay. It is a file name and an environment value, so it is plain.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct ServiceName(String);
-
-impl ServiceName {
-    pub const MAX_LEN: usize = 40;
-
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for ServiceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for ServiceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl FromStr for ServiceName {
-    type Err = ParseIdError;
-    fn from_str(given: &str) -> Result<Self, Self::Err> {
-        let fail = |why| {
-            // An error message quotes the input, but never kilobytes of it.
-            let given = given.chars().take(Self::MAX_LEN + 1).collect();
-            Err(ParseIdError { kind: "service name", given, why })
-        };
-        if given.is_empty() {
-            return fail("it is empty");
-        }
-        if given.len() > Self::MAX_LEN {
-            return fail("it is longer than 40 characters");
-        }
-        if !given.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_')) {
-            return fail("only lower-case letters a-z, digits, '-' and '_' are allowed");
-        }
-        if !given.starts_with(|c: char| c.is_ascii_alphanumeric()) {
-            return fail("it must begin with a letter or digit");
-        }
-        Ok(Self(given.to_owned()))
-    }
-}
-
-impl TryFrom<String> for ServiceName {
-    type Error = ParseIdError;
-    fn try_from(given: String) -> Result<Self, Self::Error> {
-        given.parse()
-    }
-}
-
-impl From<ServiceName> for String {
-    fn from(name: ServiceName) -> Self {
-        name.0
-    }
-}
 
 /// When an ended run is followed by another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -311,63 +249,6 @@ impl ServiceSpec {
             }
             HealthCheck::Tcp { .. } | HealthCheck::Http { .. } => Ok(()),
         }
-    }
-}
-
-/// What a service is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ServiceState {
-    /// It waits for the services it needs.
-    Waiting,
-    /// Its health check has not passed yet. Without a check: it has not run long enough.
-    Starting,
-    Ready,
-    /// It runs, but its health check fails.
-    Unhealthy,
-    /// It ended, and is restarted soon.
-    BackingOff,
-    /// It ended repeatedly right after its start. It is retried from time to time.
-    CrashLoop,
-    Stopping,
-    /// A caller stopped it.
-    Stopped,
-    /// It succeeded, and its policy does not restart it.
-    Done,
-    /// It failed and its policy does not restart it, or its definition cannot be read.
-    Failed,
-}
-
-text_enum!(ServiceState {
-    Waiting = "waiting",
-    Starting = "starting",
-    Ready = "ready",
-    Unhealthy = "unhealthy",
-    BackingOff = "backing-off",
-    CrashLoop = "crash-loop",
-    Stopping = "stopping",
-    Stopped = "stopped",
-    Done = "done",
-    Failed = "failed",
-});
-
-impl ServiceState {
-    /// Whether services that need it may start.
-    #[must_use]
-    pub fn satisfies(self) -> bool {
-        matches!(self, Self::Ready | Self::Done)
-    }
-
-    /// Whether the record has the moment in which it reaches this state. The other states are on the way to one of these.
-    #[must_use]
-    pub fn is_recorded(self) -> bool {
-        !matches!(self, Self::Waiting | Self::Starting | Self::Stopping)
-    }
-
-    /// Whether it stays in this state until somebody acts.
-    #[must_use]
-    pub fn is_stuck(self) -> bool {
-        matches!(self, Self::CrashLoop | Self::Stopped | Self::Failed)
     }
 }
 

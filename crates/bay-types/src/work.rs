@@ -72,7 +72,7 @@ impl WorkReport {
         Err(ApiError::new(
             ErrorCode::InvalidInput,
             "the report of work that left has an odd commit, or is too long",
-            "the CLI and the daemon may be of different releases; compare `bay --version` on both",
+            "the client and the daemon may be of different releases; compare their versions",
         ))
     }
 }

@@ -26,6 +26,10 @@ fn body(method: &str, path: &str) -> Value {
         ("POST", "/v1/bays/web/execs" | "/v1/bays/web/execs/ask") => exec(),
         ("POST", "/v1/bays/web/execs/one/signal") => json!({ "signal": 15, "tree": false }),
         ("PUT", "/v1/bays/web/services/one") => json!({ "argv": ["true"] }),
+        ("POST", "/v1/images/prune" | "/v1/pool/prune" | "/v1/bays/web/forwards") => json!({}),
+        ("POST", "/v1/bays/web/work") => json!({
+            "route": "branch", "branch": "b", "commit": "a".repeat(40), "commits": 1, "files": 1, "uncommitted": false
+        }),
         ("POST", "/v1/images") => json!({ "source": "host" }),
         ("POST", "/v1/repos/offer") => json!({ "location": "/x", "commit": "a".repeat(40) }),
         ("POST", "/v1/repos/sync") => json!({ "repo": "one" }),
@@ -44,7 +48,11 @@ fn routes() -> Vec<(String, String)> {
         let (path, rest) = route.split_once('"').unwrap();
         // Up to the end of the function.
         let methods = rest.split('}').next().unwrap();
-        let path = path.replace("{bay}", "web").replace("{event}", "1").replace("{verb}", "stop");
+        let path = path
+            .replace("{bay}", "web")
+            .replace("{event}", "1")
+            .replace("{verb}", "stop")
+            .replace("{port}", "1");
         let path: String = path
             .split('/')
             .map(|part| if part.starts_with('{') { "one" } else { part })

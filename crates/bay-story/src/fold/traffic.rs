@@ -146,8 +146,8 @@ impl Group {
             }
         }
         self.more_hosts |= other.more_hosts;
-        // The longer name has the program.
-        if other.by.len() > self.by.len() {
+        // The longer name has the program. A sum names no sender.
+        if other.like.is_none() && other.by.len() > self.by.len() {
             self.by = other.by;
         }
         self.requests = self.requests.saturating_add(other.requests);

@@ -91,7 +91,7 @@ async fn compared(
     match timeout(COMPARED_WITHIN, changes::since_the_beginning(daemon, who, bay)).await {
         Ok(Ok(changes)) => (Some(changes), None),
         Ok(Err(error)) => (None, Some(error.message)),
-        Err(_) => (None, Some("the comparison took too long; `bay diff` takes the time it needs".to_owned())),
+        Err(_) => (None, Some("the comparison took too long".to_owned())),
     }
 }
 
