@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod cases;
+mod chart;
 mod checkpoints_and_forks;
 mod container;
 mod durable;
@@ -28,7 +29,9 @@ mod talk;
 mod throughput;
 mod work;
 
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use bay_types::ApiError;
@@ -47,7 +50,7 @@ const SLOW_ROUNDS: usize = 7;
 /// Compare new bays, commands, workspaces, imports, real work and many bays with other tools on this machine.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay bench\n  bay bench --only exec --rounds 50\n  bay bench --peers runc,docker --json"
+    after_help = "Examples:\n  bay bench\n  bay bench --only exec --rounds 50\n  bay bench --peers runc,docker --json\n  bay bench --only first-command,exec --chart bench.svg"
 )]
 pub struct Bench {
     /// Run only these contests.
@@ -71,6 +74,9 @@ pub struct Bench {
     /// The directory copied in the `import` contest.
     #[arg(long, default_value = "/usr/lib")]
     tree: PathBuf,
+    /// Also draw the contests against other tools as bars into this SVG file.
+    #[arg(long, value_name = "FILE")]
+    chart: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -126,6 +132,11 @@ impl Bench {
                 format!("ask for at least {MIN_ROUNDS}"),
             ));
         }
+        // Before minutes of measuring, not after them.
+        if let Some(chart) = &self.chart {
+            let opened = OpenOptions::new().create(true).append(true).open(chart);
+            opened.map_err(|error| unwritable(chart, &error))?;
+        }
         let wanted = |contest| self.only.is_empty() || self.only.contains(&contest);
         let mut scored = Vec::new();
         if self.only.contains(&Contest::Gateway) {
@@ -144,6 +155,9 @@ impl Bench {
             let result = self.measure(&mut setup, wanted).await;
             setup.remove().await;
             scored.extend(result?);
+        }
+        if let Some(chart) = &self.chart {
+            std::fs::write(chart, chart::svg(&scored)).map_err(|error| unwritable(chart, &error))?;
         }
         Ok(scored)
     }
@@ -200,6 +214,13 @@ impl Bench {
         }
         Ok(scored)
     }
+}
+
+fn unwritable(chart: &Path, error: &io::Error) -> ApiError {
+    bay_client::invalid(
+        format!("the chart cannot be written to {}: {error}", chart.display()),
+        "name a file in a directory that exists and that you may write to",
+    )
 }
 
 /// Runs the load generator as a separate program: `bay __load ORDER`.

@@ -26,6 +26,8 @@ mod daemon_in_this_executable;
 mod daemon_start;
 mod disk_space;
 mod doctor;
+#[cfg(test)]
+mod examples;
 mod failure;
 mod forward;
 #[cfg(fuzzing)]

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use bay_text::markup::escape;
 use bay_types::story::Story;
 use jiff::tz::TimeZone;
 
@@ -16,7 +17,7 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:70em;marg
 /// The page. It loads nothing and runs nothing, whatever the texts of a bay contain.
 #[must_use]
 pub fn page(story: &Story, zone: &TimeZone) -> String {
-    let title = escaped(&heading(story, zone));
+    let title = escape(&heading(story, zone));
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
@@ -27,26 +28,10 @@ pub fn page(story: &Story, zone: &TimeZone) -> String {
         // Writing to a String cannot fail.
         let _ = write!(html, "<h2>{}</h2>\n<ul>\n", section.title);
         for line in &section.lines {
-            let _ = writeln!(html, "<li>{}</li>", escaped(line));
+            let _ = writeln!(html, "<li>{}</li>", escape(line));
         }
         html.push_str("</ul>\n");
     }
     html.push_str("</html>\n");
     html
-}
-
-/// A text that is no markup.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
 }

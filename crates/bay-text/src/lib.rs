@@ -10,6 +10,7 @@
 //! | [`terminal`] | a stream of bytes that a command wrote, on its way to a person's terminal          |
 //! | [`shell`]    | words of a command line as a person would type them                                |
 //! | [`clip`]     | text that is too long for its place                                                |
+//! | [`markup`]   | text in an HTML or SVG document                                                     |
 //! | [`percent`]  | percent-encoding of URLs                                                           |
 //! | [`hex`]      | bytes as hexadecimal digits                                                        |
 //! | [`lines`]    | a stream of bytes divided into lines of bounded length                             |
@@ -23,6 +24,7 @@ pub mod foreign;
 pub mod hex;
 pub mod invisible;
 pub mod lines;
+pub mod markup;
 pub mod percent;
 pub mod shell;
 pub mod terminal;

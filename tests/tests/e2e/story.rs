@@ -249,10 +249,9 @@ fn secrets_of_a_bay_are_on_its_timeline_and_those_of_others_are_not() {
         let line = ["secret", "set", name, "-", "--for", "api.test as bearer", "--bay", bay];
         let _set = daemon.bay_with_input(&line, value).ok();
     };
-    set("OWN", "b", b"value-of-the-own-secret-1");
-    set("OTHER", "other", b"value-of-the-other-secret");
-    let _rotated =
-        daemon.bay_with_input(&["secret", "rotate", "OWN", "-"], b"value-of-the-own-secret-2").ok();
+    set("OWN", "b", b"kX7pQ2vR9mT4wZ8sL3nB6yHd");
+    set("OTHER", "other", b"gF5jC1xV8qN0rK6tM2bW9zPe");
+    let _rotated = daemon.bay_with_input(&["secret", "rotate", "OWN", "-"], b"uH4aS7dY1eJ9oG3lX5cQ8vTi").ok();
     let _removed = daemon.bay(&["secret", "rm", "OWN"]).ok();
     let lines = timeline(daemon, &["--kind", "secret"]);
     let kinds: Vec<&str> = lines.iter().map(|line| line.kind.as_str()).collect();
