@@ -27,6 +27,7 @@ mod clock_jumps;
 mod compare;
 mod data_disk;
 mod diff;
+mod diff_beginning;
 mod egress;
 mod envd;
 mod execs;

@@ -124,15 +124,22 @@ pub async fn write(
     })
 }
 
-/// Unpacks an archive into a directory.
+/// Unpacks an archive into a directory. With `beginning` the work in the bay begins with these files: comparisons do not
+/// show them as changes.
 pub async fn write_archive(
     daemon: &Daemon,
     who: &Principal,
     bay: &str,
     place: &Place,
     upload: Upload,
+    beginning: bool,
 ) -> Result<(), CoreError> {
-    take_in(daemon, who, bay, place, "archive", upload).await.map(drop)
+    take_in(daemon, who, bay, place, "archive", upload).await?;
+    if beginning {
+        let bay = daemon.bay_for(who, Verb::FileWrite, bay)?.id;
+        daemon.with_pool(move |pool| pool.beginning_keep(bay)).await?;
+    }
+    Ok(())
 }
 
 /// Changes below a directory, as lines of JSON: as the guest writes them, at the pace of the reader. Unread changes
