@@ -281,7 +281,7 @@ fn changes_in_a_workspace_are_found_by_their_time() {
     assert_eq!(pool.unwritten_bytes().unwrap(), 0);
     let tick = std::time::Duration::from_millis(20);
     let empty = Window { from: window.to + tick, to: window.to + 2 * tick };
-    let found = pool.workspace_changes(bay, since, &[window, empty]).unwrap();
+    let found = pool.workspace_changes(bay, since, &[window, empty], &mut |_, _, _| false).unwrap();
     assert!(found[1].is_empty(), "{:?}", found[1]);
     let changes = &found[0];
     // The top directory gained a name, and `dir` lost one.
@@ -293,14 +293,18 @@ fn changes_in_a_workspace_are_found_by_their_time() {
     assert_eq!(names, [".gitignore", "grown", "new"]);
     assert!(!changes.at_least);
     // Without a start generation the result is the same, but costs more.
-    assert_eq!(pool.workspace_changes(bay, 0, &[window]).unwrap()[0], *changes);
+    assert_eq!(pool.workspace_changes(bay, 0, &[window], &mut |_, _, _| false).unwrap()[0], *changes);
     // The cheap flush does not show appended data, but it shows names.
     let from = next_tick();
     fs::rename(file("new"), file("newer")).unwrap();
     let window = Window { from, to: jiff::Timestamp::now() };
     pool.flush(Flush::Names).unwrap();
-    let found = pool.workspace_changes(bay, since, &[window]).unwrap();
+    let found = pool.workspace_changes(bay, since, &[window], &mut |_, _, _| false).unwrap();
     assert_eq!(found[0].names, ["newer"], "{found:?}");
+    // What the caller says is ignored is counted apart.
+    let is_ignored = &mut |_: std::os::fd::BorrowedFd<'_>, path: &[u8], _: bool| path == b"newer";
+    let found = pool.workspace_changes(bay, since, &[window], is_ignored).unwrap();
+    assert_eq!((found[0].ignored, found[0].created + found[0].changed), (1, 0), "{found:?}");
 }
 
 #[test]
