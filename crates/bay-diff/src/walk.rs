@@ -194,7 +194,9 @@ impl Walk<'_> {
         if unread.is_some() || self.looks_changed(before.as_ref(), after.as_ref()) {
             match verdict.filter(|verdict| verdict.left_out && unread.is_none()) {
                 Some(verdict) => {
-                    let counts = kind != Some(NodeKind::Directory);
+                    // Contents are not read only to count. Files that may have changed within a tick of the clock are
+                    // left out of the count.
+                    let counts = kind != Some(NodeKind::Directory) && before != after;
                     reporter.summary.ignored += u64::from(counts);
                     reporter.summary.ignored_by_new_rules += u64::from(counts && verdict.by_new_rules);
                 }

@@ -361,7 +361,7 @@ fn ten_thousand_changed_files_are_all_listed() {
     let _taken = daemon.bay(&["checkpoint", "b", "--files-only"]).ok();
     let change = "cd /workspace/d && seq 1 10000 | awk '{ print \"changed\" >> $1; close($1) }'";
     let _changed = daemon.sh("b", change).ok();
-    let told = lines(&daemon, &["b"]);
+    let told = lines(&daemon, &["b", "--from", "v1"]);
     assert_eq!(told.len(), 10_002, "begin, entries, done");
     let done = told.last().unwrap();
     assert_eq!((&done["modified"], &done["lines_added"]), (&10_000.into(), &10_000.into()));
