@@ -87,7 +87,8 @@ pub(super) fn what(event: &EventBody, sent: &Sent) -> String {
         EventBody::Checkpoint(event) => checkpoint(event),
         EventBody::File(FileEvent::Write(write)) => {
             let what = if write.archive { "files written below" } else { "file written:" };
-            format!("{what} {}{}", text(&write.path), by(&write.by))
+            let beginning = if write.beginning == Some(true) { ", where the work begins" } else { "" };
+            format!("{what} {}{beginning}{}", text(&write.path), by(&write.by))
         }
         EventBody::Forward(event) => forward(event),
         EventBody::Policy(event) => policy(event),
