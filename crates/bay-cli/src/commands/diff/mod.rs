@@ -23,7 +23,7 @@ const MAX_LINE: usize = 16 << 20;
 /// Show what changed in a bay, as `git diff` would, without trusting anything in it.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay diff web                        since the work began\n  bay diff web --stat                 the same in numbers\n  bay diff web --from v1              since a checkpoint\n  bay diff web --from v1 --to v2\n  bay diff web --ignored              with what .gitignore leaves out\n  bay diff web --root                 packages and files outside the workspace\n\nA moment is `beginning` (where the work began, with the uncommitted changes that came along), `base` (the commit, or the\ncheckpoint of a fork), a checkpoint such as `v3`, or `now`. The content of `.git` is left out.\nWith --json every line is an object: {\"line\": \"begin\" | \"package\" | \"entry\" | \"done\", …}."
+    after_help = "Examples:\n  bay diff web                        since the work began\n  bay diff web --stat                 the same in numbers\n  bay diff web --from v1              since a checkpoint\n  bay diff web --from v1 --to v2\n  bay diff web --ignored              with what .gitignore leaves out\n  bay diff web --root                 packages and files outside the workspace\n\nA moment is `beginning` (where the work began, uncommitted changes included), `base` (the commit, or\nthe checkpoint of a fork), a checkpoint such as `v3`, or `now`. The content of `.git` is left out.\nWith --json every line is an object: {\"line\": \"begin\" | \"package\" | \"entry\" | \"done\", …}."
 )]
 pub(crate) struct Diff {
     /// Name or id of the bay.
