@@ -126,7 +126,11 @@ impl<'a> Follower<'a> {
             RulesOf::Beginning => &mut self.beginning,
         };
         if applied.gave_up() {
-            note(summary, path, "matching rules took too long: from this path on nothing is left out".to_owned());
+            note(
+                summary,
+                path,
+                "matching rules took too long: from this path on nothing is left out".to_owned(),
+            );
         }
         let began_with_it = (parent.began_with_it && (ignored || is_directory))
             .then(|| kind_at(self.what.beginning?, path))

@@ -45,8 +45,8 @@ mod tests;
 mod tree;
 mod walk;
 
-pub use ignored::{IgnoredPaths, ignored_by};
 pub use compare::{compare, compare_without};
+pub use ignored::{IgnoredPaths, ignored_by};
 pub use left_out::{LeftOut, RulesOf};
 pub use options::{GitDirectories, Options, REVIEWED_FILE_BYTES, SHOWN_FILE_BYTES, SHOWN_PATCH_BYTES};
 pub use report::{DiffError, Hear, Told};

@@ -81,7 +81,7 @@ mod tests;
 mod uninstall;
 
 pub use bay_backend::files::{BayUsage, WorkspaceFrom};
-pub use changes::{IsIgnored, Flush, Window, file_clock};
+pub use changes::{Flush, IsIgnored, Window, file_clock};
 pub use diff::{DiffSide, Side};
 pub use error::PoolError;
 pub use git_network::GIT_VARIABLES;

@@ -3,9 +3,9 @@
 use std::io;
 
 use bay_ledger::Frontier;
-use bay_types::{BayId, ExecId};
 use bay_types::event::bay::BayRestoreAsked;
 use bay_types::event::{Event, Recorded};
+use bay_types::{BayId, ExecId};
 use sqlx::Row;
 
 use crate::column::{to_i64, to_u64};

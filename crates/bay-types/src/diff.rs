@@ -396,7 +396,9 @@ mod tests {
 
     #[test]
     fn a_moment_survives_printing_and_parsing_and_odd_ones_are_refused() {
-        for moment in [Moment::Base, Moment::Beginning, Moment::Now, Moment::Checkpoint(CheckpointName::FIRST)] {
+        for moment in
+            [Moment::Base, Moment::Beginning, Moment::Now, Moment::Checkpoint(CheckpointName::FIRST)]
+        {
             assert_eq!(moment.to_string().parse(), Ok(moment));
         }
         for odd in ["", "v", "v0", "v-1", "v+1", "V3", "3", "now ", "v99999999999999999999", "v1/../v2"] {

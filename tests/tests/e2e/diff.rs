@@ -165,7 +165,8 @@ fn the_base_of_a_fork_is_the_checkpoint_that_it_began_as() {
     let patch = entry(&entries(&daemon, &base), "f")["content"]["patch"].clone();
     assert_eq!(patch, "@@ -1 +1,2 @@\n parent\n+child\n");
     let _gone = daemon.bay(&["rm", "b"]).ok();
-    let (message, next) = daemon.bay(&[&["diff"], &base[..]].concat()).fails_with(ErrorCode::CheckpointNotFound);
+    let (message, next) =
+        daemon.bay(&[&["diff"], &base[..]].concat()).fails_with(ErrorCode::CheckpointNotFound);
     assert!(
         message.contains("what the bay began from is gone") && next.contains("--from"),
         "{message} {next}"
@@ -415,7 +416,10 @@ fn a_review_counts_what_the_repository_ignores_and_an_agents_own_rules_hide_noth
                   mkdir build; cp a.log build/out";
     let _changed = daemon.sh("b", script).ok();
     let clean = daemon.bay(&["review", "b"]).ok();
-    assert!(clean.errors().contains("nothing found") && clean.errors().contains("2 ignored files"), "{clean}");
+    assert!(
+        clean.errors().contains("nothing found") && clean.errors().contains("2 ignored files"),
+        "{clean}"
+    );
     let _changed = daemon.sh("b", "echo hidden >> .gitignore; cp a.log hidden").ok();
     let found = daemon.bay(&["review", "b"]).exits(1);
     assert!(found.text().contains("hidden:1"), "{found}");

@@ -36,11 +36,19 @@ fn uncommitted_changes_that_came_along_are_not_the_agents() {
     let _changed = daemon.sh("web", "echo more >> draft; echo new > new").ok();
     assert_eq!(files(&daemon, &["web"]), ["modified draft", "added new"]);
     let review = daemon.bay(&["review", "web", "--json"]).ok().json();
-    assert_eq!((&review["from"], &review["summary"]["modified"]), (&"beginning".into(), &1.into()), "{review}");
+    assert_eq!(
+        (&review["from"], &review["summary"]["modified"]),
+        (&"beginning".into(), &1.into()),
+        "{review}"
+    );
     let compared = daemon.bay(&["compare", "web", "--run", "true", "--json"]).ok().json();
     assert_eq!(compared["bays"][0]["diff"]["files"], 2, "{compared}");
     let story = daemon.bay(&["story", "web", "--json"]).ok().json();
-    assert_eq!((&story["changed"]["added"], &story["changed"]["modified"]), (&1.into(), &1.into()), "{story}");
+    assert_eq!(
+        (&story["changed"]["added"], &story["changed"]["modified"]),
+        (&1.into(), &1.into()),
+        "{story}"
+    );
 }
 
 #[test]
@@ -113,7 +121,8 @@ fn an_empty_bay_and_a_kept_workspace_begin_with_what_they_were_made_from() {
     let _forked = daemon.bay(&["fork", "empty", "--name", "fork", "--files-only"]).ok();
     assert_eq!(files(&daemon, &["fork-1"]), ["added f"], "the fork of a bay that began empty");
     let _removed = daemon.bay(&["rm", "--yes", "--keep-workspace", "empty"]).ok();
-    let kept = daemon.bay(&["workspaces", "ls", "--json"]).ok().json()[0]["name"].as_str().unwrap().to_owned();
+    let kept =
+        daemon.bay(&["workspaces", "ls", "--json"]).ok().json()[0]["name"].as_str().unwrap().to_owned();
     let _up = daemon.bay(&["up", "--workspace", &kept, "--name", "again", "--image", SMALL]).ok();
     assert!(files(&daemon, &["again"]).is_empty());
     let _more = daemon.sh("again", "echo y >> f").ok();
@@ -136,7 +145,8 @@ fn ignored_files_are_left_out_counted_and_shown_on_request() {
     let (shown, sums) = changed(&daemon, &["b"]);
     assert_eq!(shown, ["modified kept.log", "added src/new"]);
     assert_eq!((&sums["ignored"], &sums["ignored_by_new_rules"]), (&1203.into(), &2.into()), "{sums}");
-    let line = "1,203 ignored files left out (2 by rules that came after the work began): --ignored shows them";
+    let line =
+        "1,203 ignored files left out (2 by rules that came after the work began): --ignored shows them";
     for args in [&["diff", "b"][..], &["diff", "b", "--stat"]] {
         let said = daemon.bay(args).ok();
         assert!(said.errors().lines().any(|said| said.ends_with(line)), "{args:?}: {said}");
@@ -147,9 +157,13 @@ fn ignored_files_are_left_out_counted_and_shown_on_request() {
 
     // Between later moments too: a file of an earlier moment is not the repository's.
     let _v1 = daemon.bay(&["checkpoint", "b", "--files-only"]).ok();
-    let _changed = daemon.sh("b", "echo y >> new.log; rm build/deep/7; echo y >> src/new; echo y >> kept.log").ok();
+    let _changed =
+        daemon.sh("b", "echo y >> new.log; rm build/deep/7; echo y >> src/new; echo y >> kept.log").ok();
     let (shown, sums) = changed(&daemon, &["b", "--from", "v1"]);
-    assert_eq!((shown, &sums["ignored"]), (vec!["modified kept.log".into(), "modified src/new".into()], &2.into()));
+    assert_eq!(
+        (shown, &sums["ignored"]),
+        (vec!["modified kept.log".into(), "modified src/new".into()], &2.into())
+    );
 
     let run = |more: &[&str]| {
         let args = [&["compare", "b", "--run", "true", "--json"], more].concat();

@@ -14,9 +14,7 @@ use bay_backend::files::WorkspaceFrom;
 use bay_diff::review::Reviewer;
 use bay_diff::{DiffError, Hear, LeftOut, Options, RulesOf, Told};
 use bay_pool::{DiffSide, Pool, Side};
-use bay_types::diff::{
-    DiffAsk, DiffLine, DiffSummary, Moment, PackageChange, Part, Review, UnusedRules,
-};
+use bay_types::diff::{DiffAsk, DiffLine, DiffSummary, Moment, PackageChange, Part, Review, UnusedRules};
 use bay_types::principal::Principal;
 use bay_types::progress::Progress;
 use bay_types::{Action, CoreError, ErrorCode, Hint};

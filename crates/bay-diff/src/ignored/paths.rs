@@ -27,13 +27,7 @@ struct Directory {
 impl IgnoredPaths {
     /// Whether the rules of the tree at `top` ignore a path in it that the tree `beginning` does not have. All calls
     /// have the same two trees.
-    pub fn has(
-        &mut self,
-        top: BorrowedFd<'_>,
-        beginning: Tree<'_>,
-        path: &[u8],
-        is_directory: bool,
-    ) -> bool {
+    pub fn has(&mut self, top: BorrowedFd<'_>, beginning: Tree<'_>, path: &[u8], is_directory: bool) -> bool {
         if path.split(|byte| *byte == b'/').any(|part| part == b".git") {
             return false;
         }

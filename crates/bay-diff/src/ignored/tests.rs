@@ -140,6 +140,7 @@ const FILES: &[&[u8]] = &[
 
 #[test]
 fn one_pattern_at_a_time_means_what_it_means_to_git() {
+    #[rustfmt::skip]
     let lines: &[&[u8]] = &[
         b"a", b"/a", b"a/", b"/a/", b"*", b"**", b"/*", b"/**", b"*/", b"**/", b"?", b"??", b"*.o", b"/*.o",
         b"src/*.o", b"src/**/*.o", b"**/a", b"**/src/x", b"src/**", b"src/**/", b"src/**/a", b"a/**/b", b"foo/**/bar",
@@ -192,9 +193,19 @@ fn several_lines_and_nested_files_mean_what_they_mean_to_git() {
 
 fn line() -> impl Strategy<Value = String> {
     let part = prop_oneof![
-        Just("a"), Just("a"), Just("b"), Just("b"), Just("*"), Just("*"), Just("?"), Just("[ab]"), Just("[!a]"), Just("\\a"),
+        Just("a"),
+        Just("a"),
+        Just("b"),
+        Just("b"),
+        Just("*"),
+        Just("*"),
+        Just("?"),
+        Just("[ab]"),
+        Just("[!a]"),
+        Just("\\a"),
     ];
-    let part = prop_oneof![6 => part, 1 => Just(".o"), 1 => Just("[[:alpha:]]"), 1 => Just(" "), 1 => Just("x")];
+    let part =
+        prop_oneof![6 => part, 1 => Just(".o"), 1 => Just("[[:alpha:]]"), 1 => Just(" "), 1 => Just("x")];
     let name = proptest::collection::vec(part, 1..4).prop_map(|parts| {
         // Two stars within a name are another matter; the table has them.
         parts.concat().replace("**", "*")
@@ -278,12 +289,15 @@ fn rules_that_are_too_long_or_no_file_ignore_nothing_and_are_named() {
     let unused: Vec<(&str, &str)> =
         summary.unused_rules.iter().map(|unused| (unused.path.as_str(), unused.why.as_str())).collect();
     let no_file = "it is not a regular file, and links are not followed";
-    assert_eq!(unused, [
-        ("dir/.gitignore", no_file),
-        ("large/.gitignore", "it is longer than 64 KiB"),
-        ("link/.gitignore", no_file),
-        ("pipe/.gitignore", no_file),
-    ]);
+    assert_eq!(
+        unused,
+        [
+            ("dir/.gitignore", no_file),
+            ("large/.gitignore", "it is longer than 64 KiB"),
+            ("link/.gitignore", no_file),
+            ("pipe/.gitignore", no_file),
+        ]
+    );
 }
 
 #[test]

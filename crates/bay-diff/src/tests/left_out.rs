@@ -74,7 +74,10 @@ fn rules_that_came_later_are_counted_apart_and_hide_nothing_from_a_review() {
     assert_eq!(paths, [".gitignore", "venv"]);
     assert_eq!((summary.ignored, summary.ignored_by_new_rules), (4, 3));
     let (paths, summary) = without(&pair.a(), &pair.a(), &pair.b(), RulesOf::Beginning, &Options::reviewed());
-    assert!(paths.iter().any(|path| path == "a.key") && paths.iter().any(|path| path == "venv/lib/a"), "{paths:?}");
+    assert!(
+        paths.iter().any(|path| path == "a.key") && paths.iter().any(|path| path == "venv/lib/a"),
+        "{paths:?}"
+    );
     assert_eq!(summary.ignored, 1);
 }
 

@@ -38,7 +38,9 @@ mod tests {
         let many = DiffSummary { ignored: 1204, ignored_by_new_rules: 1003, ..DiffSummary::default() };
         assert_eq!(
             lines(&many),
-            ["1,204 ignored files left out (1,003 by rules that came after the work began): --ignored shows them"]
+            [
+                "1,204 ignored files left out (1,003 by rules that came after the work began): --ignored shows them"
+            ]
         );
     }
 
@@ -46,9 +48,6 @@ mod tests {
     fn rules_that_were_not_used_are_named_without_terminal_sequences() {
         let unused = UnusedRules { path: "a\u{1b}[2J/.gitignore".to_owned(), why: "it is\nlong".to_owned() };
         let summary = DiffSummary { unused_rules: vec![unused], ..DiffSummary::default() };
-        assert_eq!(
-            lines(&summary),
-            ["the ignore rules of a\\x1b[2J/.gitignore were not used: it is long"]
-        );
+        assert_eq!(lines(&summary), ["the ignore rules of a\\x1b[2J/.gitignore were not used: it is long"]);
     }
 }

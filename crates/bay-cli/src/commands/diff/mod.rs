@@ -51,13 +51,7 @@ pub(crate) struct What {
 impl What {
     pub(crate) fn ask(&self) -> DiffAsk {
         let part = if self.root { Part::Root } else { Part::Workspace };
-        DiffAsk {
-            from: self.span.from,
-            to: self.span.to,
-            part,
-            patch: !self.stat,
-            ignored: self.ignored,
-        }
+        DiffAsk { from: self.span.from, to: self.span.to, part, patch: !self.stat, ignored: self.ignored }
     }
 }
 

@@ -10,8 +10,8 @@ use super::state;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use crate::output::age::since;
-use crate::output::{grouped, size};
 use crate::output::table::section;
+use crate::output::{grouped, size};
 use bay_text::clip;
 use bay_text::escape::{one_line, visible};
 use bay_text::percent::segment;
@@ -110,7 +110,8 @@ fn blame(bay: &str, exec: &ExecView) -> Lines {
 fn files(exec: &ExecView) -> Lines {
     let Some(files) = exec.files.as_ref().filter(|files| !files.is_empty()) else { return Lines::new() };
     let at_least = if files.at_least { "at least " } else { "" };
-    let mut lines = vec![("files", format!("{at_least}{} created, {} changed", files.created, files.changed))];
+    let mut lines =
+        vec![("files", format!("{at_least}{} created, {} changed", files.created, files.changed))];
     if !files.names.is_empty() {
         let names: Vec<String> = files.names.iter().map(|name| visible(name)).collect();
         lines.push(("such as", names.join(", ")));

@@ -222,7 +222,10 @@ fn gits_own_files_are_named_apart_and_restarts_of_a_service_are_counted() {
     let body = json!({ "number": 2, "ignored": 33 });
     assert_eq!(what("exec.files", &body), "exec 2: 33 that the repository ignores while it ran");
     let body = json!({ "number": 2, "created": 1, "ignored": 33, "names": ["a"] });
-    assert_eq!(what("exec.files", &body), "exec 2: 1 file created, 33 that the repository ignores while it ran: a");
+    assert_eq!(
+        what("exec.files", &body),
+        "exec 2: 1 file created, 33 that the repository ignores while it ran: a"
+    );
     let reached = json!({ "service": "web", "state": "ready", "reason": "it runs", "restarts": 2 });
     assert_eq!(what("service.reached", &reached), "service web is ready: it runs · restarted 2 times");
 }
