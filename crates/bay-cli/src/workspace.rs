@@ -268,7 +268,8 @@ pub(crate) async fn send(
             pack(move |packer| findings.pack(packer, &repo.top))
         }
     };
-    let path = bay_path(bay, &format!("/archive?path={}", path_value(WORKSPACE.as_bytes())));
+    // What the bay is made from is no change of the agent's.
+    let path = bay_path(bay, &format!("/archive?path={}&beginning=true", path_value(WORKSPACE.as_bytes())));
     let sent = client.upload::<serde_json::Value>(Method::PUT, &path, body).await;
     let packed = packing.await.map_err(|e| ApiError::internal(&e))?;
     match (sent, packed) {

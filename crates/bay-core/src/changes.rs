@@ -11,9 +11,11 @@
 //! dies, only waiting windows are lost.
 
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bay_diff::IgnoredPaths;
 use bay_pool::{Flush, Pool, Window, file_clock};
 use bay_store::{Draft, ExecRow, Store};
 use bay_types::event::exec::ExecFiles;
@@ -134,7 +136,13 @@ async fn round(store: &Store, pool: &Pool, waiting: HashMap<BayId, Vec<Waiting>>
         let looked = blocking(move || {
             let since = windows.iter().map(|one| one.since).min().unwrap_or(0);
             let only: Vec<Window> = windows.iter().map(|one| one.window).collect();
-            let found = pool.workspace_changes(bay, since, &only).map_err(|e| e.to_api())?;
+            // A file from the beginning of the work is the repository's, whatever pattern matches it.
+            let beginning = pool.beginning_open(bay).map_err(|e| e.to_api())?;
+            let mut ignored = IgnoredPaths::default();
+            let found = pool.workspace_changes(bay, since, &only, &mut |top, path, is_directory| {
+                ignored.has(top, beginning.as_ref().map(AsFd::as_fd), path, is_directory)
+            });
+            let found = found.map_err(|e| e.to_api())?;
             Ok(windows.into_iter().zip(found).collect::<Vec<_>>())
         });
         match looked.await {
@@ -162,6 +170,7 @@ async fn record(store: &Store, bay: BayId, exec: &Waiting, mut changes: FileChan
         changed: changes.changed,
         directories: changes.directories,
         git: Some(changes.git),
+        ignored: Some(changes.ignored).filter(|ignored| *ignored > 0),
         at_least: changes.at_least,
         names: changes.names,
     });

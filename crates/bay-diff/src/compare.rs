@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use bay_types::diff::{Change, Content, DiffEntry, DiffSummary, NodeKind};
 
 use crate::content::{Contents, FileSide};
+use crate::left_out::LeftOut;
 use crate::options::Options;
 use crate::renames;
 use crate::report::{Hear, Reporter, Result, Told};
@@ -24,6 +25,20 @@ const PROGRESS_EVERY: u64 = 64;
 /// # Errors
 /// When the caller cancels, or when the top of a tree cannot be read. Errors further down become entries.
 pub fn compare(before: Tree<'_>, after: Tree<'_>, options: &Options, hear: Hear<'_>) -> Result<DiffSummary> {
+    compare_without(None, before, after, options, hear)
+}
+
+/// Compares two trees like [`compare`], but leaves out and counts what the repository ignores.
+///
+/// # Errors
+/// Those of [`compare`].
+pub fn compare_without(
+    left_out: Option<LeftOut<'_>>,
+    before: Tree<'_>,
+    after: Tree<'_>,
+    options: &Options,
+    hear: Hear<'_>,
+) -> Result<DiffSummary> {
     let mut reporter = Reporter::new(hear);
     let mut comparison = Comparison {
         before,
@@ -34,7 +49,7 @@ pub fn compare(before: Tree<'_>, after: Tree<'_>, options: &Options, hear: Hear<
         reported: 0,
         owners: options.owners,
     };
-    walk(before, after, options, &mut reporter, &mut |candidate, reporter| {
+    walk(before, after, left_out, options, &mut reporter, &mut |candidate, reporter| {
         comparison.take(candidate, reporter)
     })?;
     comparison.release(&mut reporter)?;

@@ -11,7 +11,7 @@
 //! nothing is opened through a symbolic link or outside of the tree (`openat2`), only regular files are opened for
 //! reading, and no program runs: no git, no attributes, no filters.
 //!
-//! Limits are reported, never silent. A directory that does not fit into memory or is nested too deep becomes an
+//! What a repository ignores can be left out; it is counted. Limits are reported, never silent. A directory that does not fit into memory or is nested too deep becomes an
 //! entry of the change `unread`. A file that is too large is compared byte by byte and reported as `too-large`. If
 //! too much changed to hold all of it, some renames appear as a deletion and an addition (`renames_incomplete`).
 //!
@@ -25,13 +25,15 @@
 //! | `content`    | comparing contents                                                      |
 //! | [`patch`]    | unified patches                                                         |
 //! | [`packages`] | installed packages on both sides                                        |
-//! | [`ignored`]  | files that the repository ignored before                                |
+//! | `left_out`   | what is not compared because the repository ignores it                  |
+//! | `ignored`    | rules of `.gitignore` files                                             |
 //! | [`mod@review`] | secrets, weakened tests, files that run code                          |
 #![forbid(unsafe_code)]
 
 mod compare;
 mod content;
-pub mod ignored;
+mod ignored;
+mod left_out;
 mod options;
 pub mod packages;
 pub mod patch;
@@ -43,7 +45,9 @@ mod tests;
 mod tree;
 mod walk;
 
-pub use compare::compare;
+pub use compare::{compare, compare_without};
+pub use ignored::{IgnoredPaths, ignored_by};
+pub use left_out::{LeftOut, RulesOf};
 pub use options::{GitDirectories, Options, REVIEWED_FILE_BYTES, SHOWN_FILE_BYTES, SHOWN_PATCH_BYTES};
 pub use report::{DiffError, Hear, Told};
 pub use review::review;

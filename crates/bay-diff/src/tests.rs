@@ -1,6 +1,7 @@
 //! Comparisons of trees on a real filesystem.
 
 mod hostile_trees;
+mod left_out;
 mod trees;
 
 use std::fs;

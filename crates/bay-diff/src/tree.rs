@@ -60,6 +60,12 @@ pub(crate) fn read_link(top: BorrowedFd<'_>, path: &[u8]) -> io::Result<Vec<u8>>
     Ok(rustix::fs::readlinkat(link, c"", Vec::new())?.into_bytes())
 }
 
+/// What is at a path; `None` if nothing is there, or if it cannot be reached.
+pub(crate) fn kind_at(top: BorrowedFd<'_>, path: &[u8]) -> Option<NodeKind> {
+    let found = open(top, path, OFlags::PATH).ok()?;
+    Meta::at_itself(found.as_fd()).ok().map(|meta| meta.kind)
+}
+
 /// The metadata of one path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Meta {
@@ -81,6 +87,10 @@ impl Meta {
     pub(crate) fn at(directory: BorrowedFd<'_>, name: &CStr) -> io::Result<Self> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         Ok(Self::of(&statx(directory, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?))
+    }
+
+    fn at_itself(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self::of(&statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?))
     }
 
     fn of(found: &Statx) -> Self {
@@ -217,6 +227,11 @@ impl Listing {
     /// Its part of the memory budget.
     pub(crate) fn cost(&self) -> usize {
         self.bytes.len() + self.names.len() * PER_NAME
+    }
+
+    pub(crate) fn contains(&self, name: &[u8]) -> bool {
+        let bytes = |listed: &Name| &self.bytes[listed.start..listed.start + usize::from(listed.len)];
+        self.names.binary_search_by(|listed| bytes(listed).cmp(name)).is_ok()
     }
 
     pub(crate) fn name(&self, at: usize) -> Option<&CStr> {

@@ -9,6 +9,8 @@ use std::ffi::{CStr, CString};
 
 use bay_types::diff::NodeKind;
 
+use crate::ignored::RULES;
+use crate::left_out::{Follower, LeftOut, Place};
 use crate::options::{GitDirectories, Options};
 use crate::report::{DiffError, Reporter, Result};
 use crate::tree::{Listing, Meta, Tree, Unlisted};
@@ -35,6 +37,8 @@ struct Frame {
     at: (usize, usize),
     /// Length of the path up to here, without a trailing slash.
     path: usize,
+    /// What the ignore rules say of this directory, if they are applied.
+    place: Option<Place>,
 }
 
 impl Frame {
@@ -59,10 +63,11 @@ impl Frame {
     }
 }
 
-/// Walks both trees and passes each candidate to `found`.
+/// Walks both trees and passes each candidate to `found`. Without `left_out` nothing is left out.
 pub(crate) fn walk(
     before: Tree<'_>,
     after: Tree<'_>,
+    left_out: Option<LeftOut<'_>>,
     options: &Options,
     reporter: &mut Reporter<'_>,
     found: &mut dyn FnMut(Candidate, &mut Reporter<'_>) -> Result<()>,
@@ -72,6 +77,7 @@ pub(crate) fn walk(
         Err(Unlisted::TooLarge) => Ok(Err(too_large())),
         Err(Unlisted::Failed(error)) => Err(DiffError::Top(error)),
     };
+    let ignored = left_out.map(|what| Follower::new(what, after));
     let (before, after) = match (top(before)?, top(after)?) {
         (Ok(before), Ok(after)) => (before, after),
         (Err(why), _) | (_, Err(why)) => {
@@ -79,8 +85,9 @@ pub(crate) fn walk(
             return found(candidate, reporter);
         }
     };
-    let mut walk = Walk { options, path: Vec::new(), listed: 0, frames: Vec::new() };
-    walk.push(Frame { before, after, at: (0, 0), path: 0 });
+    let place = ignored.as_ref().map(Follower::top);
+    let mut walk = Walk { options, path: Vec::new(), listed: 0, frames: Vec::new(), ignored };
+    walk.push(Frame { before, after, at: (0, 0), path: 0, place }, reporter);
     while let Some(frame) = walk.frames.last_mut() {
         let Some((name, in_before, in_after)) = frame.next() else {
             walk.pop();
@@ -102,17 +109,26 @@ struct Walk<'a> {
     /// Memory of the listings on the stack.
     listed: usize,
     frames: Vec<Frame>,
+    ignored: Option<Follower<'a>>,
 }
 
 impl Walk<'_> {
-    fn push(&mut self, frame: Frame) {
+    /// Begins with a directory, whose path is the present one.
+    fn push(&mut self, frame: Frame, reporter: &mut Reporter<'_>) {
         self.listed += frame.cost();
+        if let (Some(ignored), Some(place)) = (&mut self.ignored, frame.place) {
+            let listed = frame.after.as_ref().is_some_and(|listing| listing.contains(RULES.as_bytes()));
+            ignored.enter(place, &self.path, listed, &mut reporter.summary);
+        }
         self.frames.push(frame);
     }
 
     fn pop(&mut self) {
         if let Some(frame) = self.frames.pop() {
             self.listed -= frame.cost();
+            if let (Some(ignored), Some(place)) = (&mut self.ignored, frame.place) {
+                ignored.leave(place);
+            }
         }
     }
 
@@ -152,9 +168,15 @@ impl Walk<'_> {
             before = before.filter(|meta| meta.kind != NodeKind::Directory);
             after = after.filter(|meta| meta.kind != NodeKind::Directory);
         }
+        let parent = frame.place;
+        let kind = after.or(before).map(|meta| meta.kind);
+        let verdict = self.ignored.as_mut().zip(parent).map(|(ignored, parent)| {
+            ignored.judge(parent, &self.path, name.to_bytes(), kind, &mut reporter.summary)
+        });
+        let place = verdict.map(|verdict| verdict.below());
         let below = match (directory(&before), directory(&after)) {
             (false, false) => None,
-            sides => Some(self.descend(name, sides, is_git)),
+            sides => Some(self.descend(name, sides, is_git, place)),
         };
         let unread = match &below {
             Some(Err(why)) => Some(why.clone()),
@@ -170,10 +192,19 @@ impl Walk<'_> {
             }
         }
         if unread.is_some() || self.looks_changed(before.as_ref(), after.as_ref()) {
-            found(Candidate { path: self.path.clone(), before, after, unread }, reporter)?;
+            match verdict.filter(|verdict| verdict.left_out && unread.is_none()) {
+                Some(verdict) => {
+                    // Contents are not read only to count. Files that may have changed within a tick of the clock are
+                    // left out of the count.
+                    let counts = kind != Some(NodeKind::Directory) && before != after;
+                    reporter.summary.ignored += u64::from(counts);
+                    reporter.summary.ignored_by_new_rules += u64::from(counts && verdict.by_new_rules);
+                }
+                None => found(Candidate { path: self.path.clone(), before, after, unread }, reporter)?,
+            }
         }
         if let Some(Ok(frame)) = below {
-            self.push(frame);
+            self.push(frame, reporter);
         }
         Ok(())
     }
@@ -196,6 +227,7 @@ impl Walk<'_> {
         name: &CStr,
         (before, after): (bool, bool),
         is_git: bool,
+        place: Option<Place>,
     ) -> std::result::Result<Frame, String> {
         if self.frames.len() >= MAX_DEPTH {
             return Err(format!("it is nested deeper than {MAX_DEPTH} directories"));
@@ -218,7 +250,7 @@ impl Walk<'_> {
             }
         };
         let (before, after) = (list(&parent.before, before)?, list(&parent.after, after)?);
-        Ok(Frame { before, after, at: (0, 0), path: self.path.len() })
+        Ok(Frame { before, after, at: (0, 0), path: self.path.len(), place })
     }
 }
 

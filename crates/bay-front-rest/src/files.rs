@@ -27,11 +27,13 @@ pub(super) struct PathQuery {
     user: Option<String>,
     sparse: Option<bool>,
     follow: Option<bool>,
+    /// For an upload of an archive: the work in the bay begins with it.
+    beginning: Option<bool>,
 }
 
 impl From<PathQuery> for Place {
     fn from(query: PathQuery) -> Self {
-        let PathQuery { path, mode, user, sparse, follow } = query;
+        let PathQuery { path, mode, user, sparse, follow, beginning: _ } = query;
         Self { path, mode, user, sparse, follow }
     }
 }
@@ -112,8 +114,9 @@ async fn unpack(
     Query(query): Query<PathQuery>,
     request: Request,
 ) -> Result<StatusCode, Failure> {
+    let beginning = query.beginning == Some(true);
     let place = query.into();
-    upload(request, |upload| files::write_archive(&daemon, &who, &bay, &place, upload)).await?;
+    upload(request, |upload| files::write_archive(&daemon, &who, &bay, &place, upload, beginning)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -4,6 +4,7 @@
 //! ```text
 //!  bays/<id>/            ◄── bay_create makes the missing parts, in any order, each atomically
 //!    state  workspace  root
+//!    beginning/              see `beginning`
 //!    checkpoints/            see `checkpoint`
 //!    root.new            ◄── bay_replace_root: made, then exchanged with root, then removed (bay_restore: all parts)
 //!    kept-as             ◄── bay_remove that keeps the workspace: its new name, written before the move
@@ -57,6 +58,11 @@ impl Pool {
                 Some(self.repo_checkout_ready(*repo, commit, branch.as_deref())?)
             }
         };
+        let beginning = match &begin {
+            // A killed call made the workspace already. Nothing ran in it yet.
+            None if subvolume::exists(&disk.workspace) => self.beginning_from(from, Some(&disk.workspace)),
+            begin => self.beginning_from(from, begin.as_ref()),
+        };
         let root_from = match from {
             _ if subvolume::exists(&disk.root) => None,
             WorkspaceFrom::Checkpoint { point, .. } => Some(self.checkpoint_dir(*point)?.join("root")),
@@ -82,6 +88,7 @@ impl Pool {
             let root = root_from
                 .as_ref()
                 .map(|root_from| scope.spawn(|| subvolume::snapshot(root_from, &disk.root, group)));
+            let beginning = scope.spawn(|| self.beginning_make(bay, &beginning, group));
             let workspace = match &begin {
                 Some(begin) => subvolume::snapshot(begin, &disk.workspace, group),
                 None => subvolume::create(&disk.workspace, WORKSPACE_MODE, group),
@@ -91,7 +98,7 @@ impl Pool {
                     part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                 })
             };
-            workspace.and(end(root)).and(end(state))
+            workspace.and(end(root)).and(end(state)).and(end(Some(beginning)))
         })?;
         Ok(disk)
     }
@@ -191,7 +198,7 @@ impl Pool {
     /// Removes what interrupted exchanges of roots left.
     pub(crate) fn bay_sweep(&self) -> Result<()> {
         for dir in entries(&self.corner("bays"))? {
-            for part in ["root", "workspace", "state"] {
+            for part in ["root", "workspace", "state", "beginning"] {
                 self.trash().remove(&beside(&dir.join(part)))?;
             }
         }

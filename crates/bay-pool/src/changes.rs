@@ -23,6 +23,9 @@ use crate::sysfs::dashed;
 const MAX_ITEMS: u64 = 1_000_000;
 /// Most directories whose paths one search looks up, to tell git's own files from the others. A lookup takes some µs.
 const MAX_DIRECTORIES: usize = 20_000;
+/// Most files whose paths one search looks up, to tell those that the repository ignores. Others count as work, unless
+/// their directory is ignored.
+const MAX_FILES_JUDGED: usize = 20_000;
 /// Most inodes per window whose paths are looked up, to choose the best names from.
 const NAMES_TRIED: usize = 48;
 
@@ -54,6 +57,18 @@ pub enum Flush {
     Names,
 }
 
+/// Whether the repository ignores a path: the top of the workspace, the path from there, whether it is a directory. The
+/// workspace is in use, so its files are data that may change.
+pub type IsIgnored<'a> = &'a mut dyn FnMut(BorrowedFd<'_>, &[u8], bool) -> bool;
+
+/// Whose a changed file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Work,
+    Git,
+    Ignored,
+}
+
 /// The result of a search for one window.
 struct Found {
     from_ns: i128,
@@ -78,19 +93,26 @@ impl Found {
         (self.from_ns..=self.to_ns).contains(&at)
     }
 
-    /// Counts an inode. `is_git` says whether it is git's own.
-    fn count(&mut self, inode: &Inode, is_git: &mut dyn FnMut(&Inode) -> bool) {
+    /// Counts an inode. `kind_of` says whose it is.
+    fn count(&mut self, inode: &Inode, kind_of: &mut dyn FnMut(&Inode) -> Kind) {
         let made = self.holds(inode.made_ns);
         if !made && !self.holds(inode.changed_ns) {
             // The file may have changed in the window and again after it. This does not apply to directories: they
             // change with every name in them.
             let twice = inode.made_ns < self.from_ns && inode.changed_ns > self.to_ns;
-            self.changes.at_least |= twice && !inode.is_dir && !is_git(inode);
+            self.changes.at_least |= twice && !inode.is_dir && kind_of(inode) == Kind::Work;
             return;
         }
-        if is_git(inode) {
-            self.changes.git += 1;
-            return;
+        match kind_of(inode) {
+            Kind::Work => {}
+            Kind::Git => {
+                self.changes.git += 1;
+                return;
+            }
+            Kind::Ignored => {
+                self.changes.ignored += 1;
+                return;
+            }
         }
         let (counter, numbers) = match (inode.is_dir, made) {
             (true, _) => (&mut self.changes.directories, &mut self.directories),
@@ -134,7 +156,13 @@ impl Pool {
     }
 
     /// The changes in a workspace in each of the windows, found from generation `since` on.
-    pub fn workspace_changes(&self, bay: BayId, since: u64, windows: &[Window]) -> Result<Vec<FileChanges>> {
+    pub fn workspace_changes(
+        &self,
+        bay: BayId,
+        since: u64,
+        windows: &[Window],
+        is_ignored: IsIgnored<'_>,
+    ) -> Result<Vec<FileChanges>> {
         let path: PathBuf = self.bay_disk(bay).workspace;
         let doing = || format!("look for changes in {}", path.display());
         let top = open_dir(&path).doing(doing)?;
@@ -142,9 +170,10 @@ impl Pool {
         let workspace = btrfs::subvolume_info(&top).doing(doing)?;
         let since = if workspace.parent_uuid == [0; 16] { since } else { since.max(workspace.born) };
         let mut found: Vec<Found> = windows.iter().map(Found::new).collect();
-        let mut git = GitDirectories { top: top.as_fd(), known: HashMap::new() };
+        let mut kinds =
+            Kinds { top: top.as_fd(), directories: HashMap::new(), is_ignored, paths_left: MAX_FILES_JUDGED };
         let whole = btrfs::inodes_changed_since(&top, since, MAX_ITEMS, &mut |inode| {
-            found.iter_mut().for_each(|window| window.count(&inode, &mut |inode| git.has(inode)));
+            found.iter_mut().for_each(|window| window.count(&inode, &mut |inode| kinds.of(inode)));
         })
         .doing(doing)?;
         found
@@ -166,30 +195,50 @@ impl Pool {
     }
 }
 
-/// Which directories are git's own.
-struct GitDirectories<'a> {
+/// Whose the inodes are, by their paths.
+struct Kinds<'a> {
     top: BorrowedFd<'a>,
-    known: HashMap<u64, bool>,
+    directories: HashMap<u64, Kind>,
+    is_ignored: IsIgnored<'a>,
+    paths_left: usize,
 }
 
-impl GitDirectories<'_> {
-    /// Whether an inode is a directory `.git`, or below one. What cannot be looked up counts as not git's.
-    fn has(&mut self, inode: &Inode) -> bool {
+impl Kinds<'_> {
+    /// What cannot be looked up counts as work.
+    fn of(&mut self, inode: &Inode) -> Kind {
         let directory = match inode.parent {
             _ if inode.is_dir => inode.number,
             Some(parent) => parent,
             None => inode.number,
         };
-        if let Some(known) = self.known.get(&directory) {
+        let kind = self.of_directory(directory);
+        if kind != Kind::Work || inode.is_dir || self.paths_left == 0 {
+            return kind;
+        }
+        self.paths_left -= 1;
+        match btrfs::inode_path(self.top, inode.number) {
+            Ok(Some(path)) if (self.is_ignored)(self.top, &path, false) => Kind::Ignored,
+            _ => Kind::Work,
+        }
+    }
+
+    fn of_directory(&mut self, directory: u64) -> Kind {
+        if let Some(known) = self.directories.get(&directory) {
             return *known;
         }
-        if self.known.len() >= MAX_DIRECTORIES {
-            return false;
+        if self.directories.len() >= MAX_DIRECTORIES {
+            return Kind::Work;
         }
         let path = btrfs::inode_path(self.top, directory).ok().flatten().unwrap_or_default();
-        let is_git = path.split(|byte| *byte == b'/').any(|part| part == b".git");
-        self.known.insert(directory, is_git);
-        is_git
+        let kind = if path.split(|byte| *byte == b'/').any(|part| part == b".git") {
+            Kind::Git
+        } else if !path.is_empty() && (self.is_ignored)(self.top, &path, true) {
+            Kind::Ignored
+        } else {
+            Kind::Work
+        };
+        self.directories.insert(directory, kind);
+        kind
     }
 }
 
@@ -228,18 +277,20 @@ mod tests {
     fn changes_before_or_after_the_window_are_not_counted() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let mut found = Found::new(&Window { from: at(10), to: at(20) });
-        found.count(&inode(300, 1, 5), &mut |_| false);
+        found.count(&inode(300, 1, 5), &mut |_| Kind::Work);
         assert!(!found.changes.at_least);
-        found.count(&inode(301, 12, 30), &mut |_| false);
-        found.count(&inode(302, 1, 15), &mut |_| false);
+        found.count(&inode(301, 12, 30), &mut |_| Kind::Work);
+        found.count(&inode(302, 1, 15), &mut |_| Kind::Work);
         assert_eq!((found.changes.created, found.changes.changed, found.changes.at_least), (1, 1, false));
-        found.count(&inode(303, 25, 30), &mut |_| false);
+        found.count(&inode(303, 25, 30), &mut |_| Kind::Work);
         assert!(!found.changes.at_least, "a file made later cannot have changed in the window");
-        found.count(&inode(304, 1, 30), &mut |_| false);
+        found.count(&inode(304, 1, 30), &mut |_| Kind::Work);
         assert!(found.changes.at_least, "it may have changed twice");
         assert_eq!(found.files, [301, 302]);
-        found.count(&inode(305, 12, 12), &mut |_| true);
+        found.count(&inode(305, 12, 12), &mut |_| Kind::Git);
         assert_eq!((found.changes.created, found.changes.git), (1, 1), "git's own are counted apart");
+        found.count(&inode(306, 12, 12), &mut |_| Kind::Ignored);
+        assert_eq!((found.changes.created, found.changes.ignored), (1, 1), "ignored files are counted apart");
     }
 
     #[test]

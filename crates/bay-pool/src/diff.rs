@@ -1,4 +1,4 @@
-//! Trees of bays for a comparison: the beginning of a bay, a checkpoint, or its present state.
+//! Trees of bays for a comparison: what a bay was made from, where its work began, a checkpoint, or its present state.
 //!
 //! A running bay's tree is never handed out. The caller gets a read-only snapshot, made below `tmp/` and destroyed
 //! with the [`DiffSide`]; the next sweep removes what a killed daemon left. So the tree does not change during the
@@ -26,10 +26,14 @@ const CLOCK_SLACK_S: i64 = 1;
 /// Which state of a bay.
 #[derive(Debug, Clone)]
 pub enum Side {
-    /// Its beginning.
+    /// What its files were made from.
     Base {
         image: ImageId,
         workspace: WorkspaceFrom,
+    },
+    /// Where its work began; see [`Pool::has_beginning`].
+    Beginning {
+        image: ImageId,
     },
     Now,
     Checkpoint(CheckpointName),
@@ -100,6 +104,10 @@ impl Pool {
         match side {
             Side::Now => self.diff_now(bay, part),
             Side::Checkpoint(name) => DiffSide::of(&checkpoint(Point { bay, checkpoint: *name })?, true),
+            Side::Beginning { image } => match part {
+                Part::Root => DiffSide::of(&self.image_root(*image)?, false),
+                Part::Workspace => DiffSide::of(&self.beginning(bay), true),
+            },
             Side::Base { image, workspace } => match (part, workspace) {
                 (_, WorkspaceFrom::Checkpoint { point, .. }) => DiffSide::of(&checkpoint(*point)?, true),
                 (Part::Root, _) => DiffSide::of(&self.image_root(*image)?, false),

@@ -250,6 +250,11 @@ impl Pool {
             count.add(item, &path, since);
             item
         });
+        let beginning = self.beginning(id);
+        if subvolume::exists(&beginning) {
+            let [_, workspace, _] = parts;
+            count.add(workspace, &beginning, since);
+        }
         let mut checkpoints = Vec::new();
         for (name, places) in self.checkpoint_places(id) {
             let item = count.item(group);

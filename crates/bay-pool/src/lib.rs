@@ -8,6 +8,7 @@
 //!  images/<image>/{meta.json,root}                         read-only subvolumes
 //!  corners/<daemon>/bays/<bay>/{root,workspace,state}      subvolumes of a bay
 //!                              /checkpoints/…              read-only snapshots of the three above
+//!                              /beginning/workspace        read-only: where the work began
 //!                  /repos/<repo>/{meta.json,git/,checkouts/<key>}
 //!                  /programs/<hash>                        programs that bays execute
 //!                  /kept/<name>-<time>                     workspaces that outlived their bays
@@ -39,6 +40,7 @@
 //! | `image`        | imports: host, directories, archives                 |
 //! | `host_packages` | the host's package database, hashed                 |
 //! | `bay`, `quota` | the files of bays, how much of the disk they may take |
+//! | `beginning`    | where the work in a bay began                        |
 //! | `changes`      | what changed in a workspace in a stretch of time      |
 //! | `device`       | the disks below the pool                             |
 //! | `checkpoint`   | snapshots of bays, restores                          |
@@ -54,6 +56,7 @@
 mod backing;
 mod bay;
 mod bay_files;
+mod beginning;
 mod changes;
 mod checkpoint;
 mod corners;
@@ -78,7 +81,7 @@ mod tests;
 mod uninstall;
 
 pub use bay_backend::files::{BayUsage, WorkspaceFrom};
-pub use changes::{Flush, Window, file_clock};
+pub use changes::{Flush, IsIgnored, Window, file_clock};
 pub use diff::{DiffSide, Side};
 pub use error::PoolError;
 pub use git_network::GIT_VARIABLES;

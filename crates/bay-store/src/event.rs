@@ -3,9 +3,9 @@
 use std::io;
 
 use bay_ledger::Frontier;
-use bay_types::BayId;
 use bay_types::event::bay::BayRestoreAsked;
 use bay_types::event::{Event, Recorded};
+use bay_types::{BayId, ExecId};
 use sqlx::Row;
 
 use crate::column::{to_i64, to_u64};
@@ -160,6 +160,26 @@ impl Store {
         .await
         .map_err(&failed)?;
         rows.iter().map(|row| event_row(row).map_err(&failed)?.event()).collect()
+    }
+
+    /// The newest event of this kind about an exec, whose body names the exec.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn event_of_exec(&self, bay: BayId, kind: &str, exec: ExecId) -> Result<Option<Event>> {
+        let failed = self.failed("reading an event");
+        let row = sqlx::query(concat!(
+            "SELECT seq, at, bay, kind, body, hash FROM events WHERE bay = $1 AND kind = $2 ",
+            "AND CASE WHEN json_valid(body) THEN json_extract(body, '$.exec') = $3 ELSE 0 END ",
+            "ORDER BY seq DESC LIMIT 1"
+        ))
+        .bind(bay.to_string())
+        .bind(kind)
+        .bind(exec.to_string())
+        .fetch_optional(&self.inner.readers)
+        .await
+        .map_err(&failed)?;
+        row.map(|row| event_row(&row).map_err(&failed)?.event()).transpose()
     }
 
     /// One event of a bay, by its number.

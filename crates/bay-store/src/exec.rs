@@ -69,6 +69,7 @@ impl ExecRow {
             blame: self.blame.clone(),
             trace: self.trace,
             cost: ExecCost::of(&self.usage, self.duration_s()),
+            files: None,
         }
     }
 }

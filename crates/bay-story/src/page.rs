@@ -237,6 +237,10 @@ fn changed(story: &Story) -> Vec<String> {
         None if files == 0 => lines.push("no file of the workspace differs from its beginning".to_owned()),
         None => lines.push(one(sum)),
     }
+    if changed.ignored > 0 {
+        let files = count(changed.ignored, "ignored file");
+        lines.push(one(format!("{files} left out: bay diff {} --ignored shows them", story.bay)));
+    }
     for (tests, word) in [(&changed.tests_added, "added"), (&changed.tests_removed, "removed")] {
         if !tests.is_empty() {
             lines.push(one(format!("{} {word}: {}", count(tests.total(), "test file"), names(tests))));

@@ -26,6 +26,9 @@ use bay_text::percent::path_value;
 pub enum Moment {
     /// The bay's beginning: the checkout (or nothing), the image, or the checkpoint it was forked from.
     Base,
+    /// Where the work began: the checkout with the uncommitted changes that came along. A fork has the beginning of
+    /// its parent.
+    Beginning,
     /// Its present state.
     Now,
     Checkpoint(CheckpointName),
@@ -35,6 +38,7 @@ impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Moment::Base => f.write_str("base"),
+            Moment::Beginning => f.write_str("beginning"),
             Moment::Now => f.write_str("now"),
             Moment::Checkpoint(name) => name.fmt(f),
         }
@@ -47,11 +51,12 @@ impl FromStr for Moment {
     fn from_str(given: &str) -> Result<Self, Self::Err> {
         match given {
             "base" => Ok(Moment::Base),
+            "beginning" => Ok(Moment::Beginning),
             "now" => Ok(Moment::Now),
             _ => given.parse().map(Moment::Checkpoint).map_err(|_| ParseIdError {
                 kind: "moment of a bay's life",
                 given: given.chars().take(64).collect(),
-                why: "it must be base, now, or a checkpoint such as v3",
+                why: "it must be beginning, base, now, or a checkpoint such as v3",
             }),
         }
     }
@@ -82,11 +87,11 @@ pub enum Part {
 
 text_enum!(Part { Workspace = "workspace", Root = "root" });
 
-/// `GET /v1/bays/{bay}/diff?from=&to=&part=&patch=`
+/// `GET /v1/bays/{bay}/diff?from=&to=&part=&patch=&ignored=`
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiffAsk {
-    /// When absent: the newest checkpoint, or [`Moment::Base`] if there is none.
+    /// [`Moment::Beginning`] when absent; [`Moment::Base`] for a bay from before beginnings were kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Moment>,
     /// [`Moment::Now`] when absent.
@@ -97,6 +102,9 @@ pub struct DiffAsk {
     /// Whether entries have patches, or only counts of lines.
     #[serde(default = "yes")]
     pub patch: bool,
+    /// Whether files of the workspace that the repository ignores are included.
+    #[serde(default)]
+    pub ignored: bool,
 }
 
 fn yes() -> bool {
@@ -294,6 +302,23 @@ pub struct DiffSummary {
     /// Too much changed to find all renames: some appear as a deletion and an addition.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub renames_incomplete: bool,
+    /// Files that differ and were left out because the repository ignores them. No other count includes them.
+    #[serde(default)]
+    pub ignored: u64,
+    /// How many of `ignored` the rules from the beginning of the work do not ignore.
+    #[serde(default)]
+    pub ignored_by_new_rules: u64,
+    /// Files of ignore rules that were not used. What they ignore is not left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unused_rules: Vec<UnusedRules>,
+}
+
+/// A file of ignore rules that was not used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnusedRules {
+    /// Relative to the top of the tree. Bytes that are not UTF-8 are replaced.
+    pub path: String,
+    pub why: String,
 }
 
 impl DiffSummary {
@@ -359,7 +384,7 @@ pub struct Review {
     pub to: Moment,
     #[serde(flatten)]
     pub found: Findings,
-    /// New files that the repository ignores. They do not leave with the work, and were not reviewed.
+    /// Files that the repository ignores. They do not leave with the work, and were not reviewed.
     #[serde(default)]
     pub ignored: u64,
     pub summary: DiffSummary,
@@ -371,7 +396,9 @@ mod tests {
 
     #[test]
     fn a_moment_survives_printing_and_parsing_and_odd_ones_are_refused() {
-        for moment in [Moment::Base, Moment::Now, Moment::Checkpoint(CheckpointName::FIRST)] {
+        for moment in
+            [Moment::Base, Moment::Beginning, Moment::Now, Moment::Checkpoint(CheckpointName::FIRST)]
+        {
             assert_eq!(moment.to_string().parse(), Ok(moment));
         }
         for odd in ["", "v", "v0", "v-1", "v+1", "V3", "3", "now ", "v99999999999999999999", "v1/../v2"] {

@@ -322,6 +322,10 @@ pub struct ExecView {
     pub trace: Option<ExecTrace>,
     #[serde(default)]
     pub cost: ExecCost,
+    /// The files of the workspace that changed while it ran, whoever changed them. Only in the answer for one exec, and
+    /// only from a moment after its end on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<crate::timeline::FileChanges>,
 }
 
 impl ExecView {

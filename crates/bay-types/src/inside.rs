@@ -117,6 +117,9 @@ pub enum Ask {
         to: Option<Moment>,
         part: Part,
         patch: bool,
+        /// Guests of earlier versions send nothing.
+        #[serde(default)]
+        ignored: bool,
     },
     /// Whether the rules on commands let the bay define this service. The guest defines it if the daemon agrees.
     Service {

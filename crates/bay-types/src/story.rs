@@ -214,7 +214,7 @@ pub struct CheckpointStory {
     pub restored: bool,
 }
 
-/// What differs in the workspace now from its beginning.
+/// What differs in the workspace now from where the work began.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
     /// Why there is no comparison. Then the directories are those that the record names.
@@ -224,6 +224,9 @@ pub struct Changed {
     pub deleted: u64,
     pub lines_added: u64,
     pub lines_removed: u64,
+    /// Files that differ and are in no other count, because the repository ignores them.
+    #[serde(default)]
+    pub ignored: u64,
     /// Directories at the top of the workspace, those with most changes first.
     pub directories: Few<ChangedDirectory>,
     pub tests_added: Few<String>,

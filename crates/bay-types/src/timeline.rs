@@ -76,6 +76,8 @@ pub struct FileChanges {
     pub directories: u64,
     /// Files and directories of git's own: those in a directory `.git`. No other count includes them.
     pub git: u64,
+    /// Files and directories that the repository ignores. No other count includes them.
+    pub ignored: u64,
     /// The counts are lower bounds.
     pub at_least: bool,
     /// Paths of some of them, from the top of the workspace.
@@ -89,7 +91,7 @@ impl FileChanges {
     /// Whether nothing changed, except what git keeps for itself.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.created == 0 && self.changed == 0 && self.directories == 0
+        self.created == 0 && self.changed == 0 && self.directories == 0 && self.ignored == 0
     }
 }
 

@@ -108,7 +108,7 @@ fn a_person_sees_what_changed_since_the_repository_as_git_would_show_it() {
 }
 
 #[test]
-fn any_two_moments_can_be_compared_and_the_default_is_the_last_checkpoint() {
+fn any_two_moments_can_be_compared_and_the_default_is_the_beginning() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _one = daemon.sh("b", "echo one > /workspace/f; echo x > /workspace/gone").ok();
@@ -118,19 +118,20 @@ fn any_two_moments_can_be_compared_and_the_default_is_the_last_checkpoint() {
     let _three = daemon.sh("b", "echo three >> /workspace/f").ok();
     let patch =
         |args: &[&str]| entry(&entries(&daemon, args), "f")["content"]["patch"].as_str().unwrap().to_owned();
-    assert_eq!(patch(&["b"]), "@@ -1,2 +1,3 @@\n one\n two\n+three\n");
+    assert_eq!(patch(&["b"]), "@@ -0,0 +1,3 @@\n+one\n+two\n+three\n");
+    assert_eq!(patch(&["b", "--from", "v2"]), "@@ -1,2 +1,3 @@\n one\n two\n+three\n");
     assert_eq!(patch(&["b", "--from", "v1", "--to", "v2"]), "@@ -1 +1,2 @@\n one\n+two\n");
     assert_eq!(patch(&["b", "--from", "v2", "--to", "v1"]), "@@ -1,2 +1 @@\n one\n-two\n");
     assert_eq!(patch(&["b", "--from", "base", "--to", "v1"]), "@@ -0,0 +1 @@\n+one\n");
     let begin = &lines(&daemon, &["b"])[0];
     assert_eq!(
         (&begin["line"], &begin["from"], &begin["to"]),
-        (&"begin".into(), &"v2".into(), &"now".into())
+        (&"begin".into(), &"beginning".into(), &"now".into())
     );
     daemon.bay(&["diff", "b", "--from", "v9"]).fails_with(ErrorCode::CheckpointNotFound);
     let _refused = daemon.bay(&["diff", "b", "--from", "../v1"]).exits(2);
     daemon.bay(&["diff", "nobody"]).fails_with(ErrorCode::BayNotFound);
-    for odd in ["from=v0", "from=", "to=then", "part=state", "patch=perhaps", "unknown=1"] {
+    for odd in ["from=v0", "from=", "to=then", "part=state", "patch=perhaps", "ignored=some", "unknown=1"] {
         assert_eq!(daemon.rest("GET", &format!("/v1/bays/b/diff?{odd}"), &Value::Null).status, 400, "{odd}");
     }
 }
@@ -141,7 +142,7 @@ fn a_dropped_checkout_is_made_again_for_a_comparison() {
     let repo = Repository::sample();
     let _up = daemon.bay(&["up", &repo.arg(), "--name", "b", "--image", bay_tests::SMALL]).ok();
     let _changed = daemon.sh("b", "echo two >> /workspace/src/main.txt").ok();
-    let shown = daemon.bay(&["diff", "b"]).ok().text();
+    let shown = daemon.bay(&["diff", "b", "--from", "base"]).ok().text();
     let repos = leaks::corner(&daemon.pool, daemon.id()).join("repos");
     for repo in std::fs::read_dir(repos).unwrap() {
         for checkout in std::fs::read_dir(repo.unwrap().path().join("checkouts")).unwrap() {
@@ -149,21 +150,23 @@ fn a_dropped_checkout_is_made_again_for_a_comparison() {
         }
     }
     // The inodes and times differ, but no additional file is reported.
-    assert_eq!(daemon.bay(&["diff", "b"]).ok().text(), shown);
+    assert_eq!(daemon.bay(&["diff", "b", "--from", "base"]).ok().text(), shown);
 }
 
 #[test]
-fn the_default_comparison_of_a_fork_is_with_its_beginning() {
+fn the_base_of_a_fork_is_the_checkpoint_that_it_began_as() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _parent = daemon.sh("b", "echo parent > /workspace/f").ok();
     let forked = daemon.bay(&["fork", "b", "--name", "child", "--files-only", "--json"]).ok().json();
     let child = forked["bays"][0]["name"].as_str().unwrap().to_owned();
     let _changed = daemon.sh(&child, "echo child >> /workspace/f").ok();
-    let patch = entry(&entries(&daemon, &[&child]), "f")["content"]["patch"].clone();
+    let base = [child.as_str(), "--from", "base"];
+    let patch = entry(&entries(&daemon, &base), "f")["content"]["patch"].clone();
     assert_eq!(patch, "@@ -1 +1,2 @@\n parent\n+child\n");
     let _gone = daemon.bay(&["rm", "b"]).ok();
-    let (message, next) = daemon.bay(&["diff", &child]).fails_with(ErrorCode::CheckpointNotFound);
+    let (message, next) =
+        daemon.bay(&[&["diff"], &base[..]].concat()).fails_with(ErrorCode::CheckpointNotFound);
     assert!(
         message.contains("what the bay began from is gone") && next.contains("--from"),
         "{message} {next}"
@@ -310,7 +313,7 @@ fn a_review_finds_secrets_and_other_risks_and_shows_no_secret() {
         assert!(text.contains(part), "{part}\n--- is not in\n{text}");
     }
     let json = daemon.bay(&["review", "b", "--json"]).exits(1).json();
-    assert_eq!((&json["from"], &json["findings"][0]["severity"]), (&"base".into(), &"stop".into()));
+    assert_eq!((&json["from"], &json["findings"][0]["severity"]), (&"beginning".into(), &"stop".into()));
     assert!(
         !json.to_string().contains(&secret) && !text.contains(&secret) && !found.errors().contains(&secret)
     );
@@ -359,7 +362,7 @@ fn ten_thousand_changed_files_are_all_listed() {
     let _taken = daemon.bay(&["checkpoint", "b", "--files-only"]).ok();
     let change = "cd /workspace/d && seq 1 10000 | awk '{ print \"changed\" >> $1; close($1) }'";
     let _changed = daemon.sh("b", change).ok();
-    let told = lines(&daemon, &["b"]);
+    let told = lines(&daemon, &["b", "--from", "v1"]);
     assert_eq!(told.len(), 10_002, "begin, entries, done");
     let done = told.last().unwrap();
     assert_eq!((&done["modified"], &done["lines_added"]), (&10_000.into(), &10_000.into()));
@@ -413,7 +416,10 @@ fn a_review_counts_what_the_repository_ignores_and_an_agents_own_rules_hide_noth
                   mkdir build; cp a.log build/out";
     let _changed = daemon.sh("b", script).ok();
     let clean = daemon.bay(&["review", "b"]).ok();
-    assert!(clean.errors().contains("nothing found") && clean.errors().contains("2 new files"), "{clean}");
+    assert!(
+        clean.errors().contains("nothing found") && clean.errors().contains("2 ignored files"),
+        "{clean}"
+    );
     let _changed = daemon.sh("b", "echo hidden >> .gitignore; cp a.log hidden").ok();
     let found = daemon.bay(&["review", "b"]).exits(1);
     assert!(found.text().contains("hidden:1"), "{found}");

@@ -28,6 +28,7 @@ mod compare;
 mod data_disk;
 mod diff;
 mod documents;
+mod diff_beginning;
 mod egress;
 mod envd;
 mod execs;

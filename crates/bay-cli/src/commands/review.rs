@@ -2,7 +2,7 @@ use bay_client::bay_path;
 use bay_types::diff::{DiffAsk, Finding, Part, Review as Reviewed, Severity};
 use clap::Args;
 
-use super::diff::{Span, query};
+use super::diff::{Span, ignored, query};
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use crate::output::progress::Meter;
@@ -15,20 +15,28 @@ const EXIT_STOP: u8 = 1;
 /// Check the changes in a bay's workspace before they leave it: secrets, weakened tests, files that run code.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay review web                 everything since the bay began\n  bay review web --from v3\n  bay review web --json | jq '.findings[] | select(.severity == \"stop\")'\n\nExit code 1 when something of the severity `stop` was found (a secret), 0 otherwise; errors have their own codes.\nSecrets are shown by their first four characters and their length. docs/diff.md lists the rules."
+    after_help = "Examples:\n  bay review web                 everything since the work began\n  bay review web --from v3\n  bay review web --ignored       also what the repository ignores\n  bay review web --json | jq '.findings[] | select(.severity == \"stop\")'\n\nExit code 1 when something of the severity `stop` was found (a secret), 0 otherwise; errors have their own codes.\nSecrets are shown by their first four characters and their length. docs/diff.md lists the rules."
 )]
 pub(crate) struct Review {
     /// Name or id of the bay.
     name: String,
-    /// The moments to compare [default: from the bay's beginning until now].
     #[command(flatten)]
     span: Span,
+    /// Check also files that the repository ignores.
+    #[arg(long)]
+    ignored: bool,
 }
 
 impl Review {
     pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
-        let ask = DiffAsk { from: self.span.from, to: self.span.to, part: Part::Workspace, patch: true };
+        let ask = DiffAsk {
+            from: self.span.from,
+            to: self.span.to,
+            part: Part::Workspace,
+            patch: true,
+            ignored: self.ignored,
+        };
         let mut meter = Meter::new(global.json);
         let path = bay_path(bay, &format!("/review{}", query(&ask)));
         let review: Reviewed = global.client().ask(&path, &mut meter).await?;
@@ -71,10 +79,7 @@ fn summed(review: &Reviewed) {
         n => count(n, "finding"),
     };
     talk(&format!("{found} in {files} from {} to {}", review.from, review.to));
-    if review.ignored > 0 {
-        let files = count(review.ignored, "new file");
-        talk(&format!("not checked: {files} that the repository ignores, which do not leave with the work"));
-    }
+    ignored::lines(&review.summary).iter().for_each(|line| talk(line));
 }
 
 #[cfg(test)]

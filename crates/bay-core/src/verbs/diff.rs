@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use bay_backend::files::WorkspaceFrom;
 use bay_diff::review::Reviewer;
-use bay_diff::{DiffError, Hear, Options, Told};
+use bay_diff::{DiffError, Hear, LeftOut, Options, RulesOf, Told};
 use bay_pool::{DiffSide, Pool, Side};
-use bay_types::diff::{Change, DiffAsk, DiffLine, DiffSummary, Moment, PackageChange, Part, Review};
+use bay_types::diff::{DiffAsk, DiffLine, DiffSummary, Moment, PackageChange, Part, Review, UnusedRules};
 use bay_types::principal::Principal;
 use bay_types::progress::Progress;
 use bay_types::{Action, CoreError, ErrorCode, Hint};
@@ -47,6 +47,8 @@ pub(crate) struct Comparison {
     owners: bool,
     before: Wanted,
     after: Wanted,
+    /// Where the work began, if files that the repository ignores are left out.
+    beginning: Option<(Moment, Wanted)>,
     pool: Pool,
     _turn: OwnedSemaphorePermit,
 }
@@ -95,7 +97,6 @@ impl Lines {
         let _ = self.line(DiffLine::Begin { bay, from, to, part });
         run(comparison, options, &mut |found| match found {
             Found::Package(change) => self.line(DiffLine::Package(change)),
-            Found::Ignored => ControlFlow::Continue(()),
             Found::Told(Told::Entry(entry)) => self.line(DiffLine::Entry(entry)),
             Found::Told(Told::Progress(progress)) => {
                 if self.told.is_some_and(|at| at.elapsed() < REPORT_EVERY) {
@@ -119,8 +120,7 @@ impl Lines {
     }
 }
 
-/// Prepares a review. Only the workspace leaves a bay, with everything that was done in it. So a review compares with
-/// the beginning of the workspace, unless the request names another moment.
+/// Prepares a review. Only the workspace leaves a bay, so only the workspace is reviewed.
 pub async fn begin_review(
     daemon: &Daemon,
     who: &Principal,
@@ -129,7 +129,7 @@ pub async fn begin_review(
 ) -> Result<ReviewBegun, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayReview, bay)?;
     let ask = DiffAsk { part: Part::Workspace, ..ask };
-    prepare_for(daemon, &handle, &ask, Some(Moment::Base)).await.map(ReviewBegun)
+    prepare_for(daemon, &handle, &ask).await.map(ReviewBegun)
 }
 
 /// A prepared review.
@@ -151,15 +151,15 @@ pub(super) async fn prepare(
     ask: &DiffAsk,
 ) -> Result<Comparison, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayDiff, bay)?;
-    prepare_for(daemon, &handle, ask, None).await
+    prepare_for(daemon, &handle, ask).await
 }
 
-/// Determines what to compare, and waits for a turn. `unless` is the first moment if the request names none.
+/// Determines what to compare, and waits for a turn. Without another request, a comparison begins where the work began,
+/// so restores, promotions and checkpoints do not change what it shows.
 async fn prepare_for(
     daemon: &Daemon,
     handle: &Arc<BayHandle>,
     ask: &DiffAsk,
-    unless: Option<Moment>,
 ) -> Result<Comparison, CoreError> {
     let row = handle.row();
     bays::not_deleting(&row, "compared")?;
@@ -170,24 +170,25 @@ async fn prepare_for(
             "repeat the command when it runs",
         ));
     }
-    let from = match ask.from.or(unless) {
-        Some(from) => from,
-        None => newest(daemon, handle).await?,
-    };
-    let to = ask.to.unwrap_or(Moment::Now);
-    let begins_from = begins_from(&row);
-    let mut wanted = Vec::with_capacity(2);
+    let pool = daemon.pool()?;
+    // A bay from before beginnings were kept only knows what it was made from.
+    let beginning = if pool.has_beginning(row.id) { Moment::Beginning } else { Moment::Base };
+    let known = |moment: Moment| if moment == Moment::Beginning { beginning } else { moment };
+    let (from, to) = (known(ask.from.unwrap_or(beginning)), known(ask.to.unwrap_or(Moment::Now)));
     for moment in [from, to] {
+        if let Moment::Checkpoint(name) = moment {
+            checkpoints::find(daemon, handle, name).await?;
+        }
+    }
+    let wanted = |moment| {
         let side = match moment {
             Moment::Now => Side::Now,
-            Moment::Base => Side::Base { image: row.image_id, workspace: begins_from.clone() },
-            Moment::Checkpoint(name) => {
-                checkpoints::find(daemon, handle, name).await?;
-                Side::Checkpoint(name)
-            }
+            Moment::Base => Side::Base { image: row.image_id, workspace: begins_from(&row) },
+            Moment::Beginning => Side::Beginning { image: row.image_id },
+            Moment::Checkpoint(name) => Side::Checkpoint(name),
         };
-        wanted.push(Wanted { bay: row.id, side });
-    }
+        Wanted { bay: row.id, side }
+    };
     let turn = tokio::time::timeout(TURN_WITHIN, Arc::clone(&daemon.diffs).acquire_owned()).await;
     let Ok(Ok(turn)) = turn else {
         return Err(CoreError::new(
@@ -196,20 +197,19 @@ async fn prepare_for(
             "repeat the command when one of them is done",
         ));
     };
-    let (Some(after), Some(before)) = (wanted.pop(), wanted.pop()) else {
-        return Err(CoreError::internal(&DiffError::Stopped));
-    };
-    let bay = row.name.to_string();
-    let owners = ask.part == Part::Root || row.spec.user.is_none();
-    Ok(Comparison { bay, from, to, part: ask.part, owners, before, after, pool: daemon.pool()?, _turn: turn })
-}
-
-/// The checkpoint that the bay's present state descends from; without one, the beginning of the bay.
-async fn newest(daemon: &Daemon, handle: &BayHandle) -> Result<Moment, CoreError> {
-    let known = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
-    let current = handle.row().checkpoint.filter(|name| known.iter().any(|row| row.name == *name));
-    let name = current.or_else(|| known.last().map(|row| row.name));
-    Ok(name.map_or(Moment::Base, Moment::Checkpoint))
+    let without_ignored = ask.part == Part::Workspace && !ask.ignored;
+    Ok(Comparison {
+        bay: row.name.to_string(),
+        from,
+        to,
+        part: ask.part,
+        owners: ask.part == Part::Root || row.spec.user.is_none(),
+        before: wanted(from),
+        after: wanted(to),
+        beginning: without_ignored.then(|| (beginning, wanted(beginning))),
+        pool,
+        _turn: turn,
+    })
 }
 
 /// How a comparison is made for a reader.
@@ -226,8 +226,6 @@ pub(super) fn shown(part: Part, patch: bool) -> Options {
 pub(crate) enum Found {
     Package(PackageChange),
     Told(Told),
-    /// A new file that the repository ignores. Only comparisons for a review report these.
-    Ignored,
 }
 
 /// Compares on the calling thread, which may take long. [`ControlFlow::Break`] ends it early.
@@ -270,15 +268,30 @@ pub(super) fn run(
             }
         }
     }
+    // The rules that an agent adds must hide nothing from a review.
     let reviewing = options.git == bay_diff::GitDirectories::WhatRuns;
-    let mut ignored = bay_diff::ignored::Ignored::new(before.top());
-    let listen: Hear<'_> = &mut |told| match told {
-        Told::Entry(entry) if reviewing && entry.change == Change::Added && ignored.has(&entry.path) => {
-            hear(Found::Ignored)
-        }
-        told => hear(Found::Told(told)),
+    let rules = if reviewing { RulesOf::Beginning } else { RulesOf::Newer };
+    let opened;
+    let beginning = match &comparison.beginning {
+        None => Ok(None),
+        Some((moment, _)) if *moment == comparison.from => Ok(Some(before.top())),
+        Some((moment, _)) if *moment == comparison.to => Ok(Some(after.top())),
+        Some((_, wanted)) => match open(wanted, hear) {
+            Ok(side) => {
+                opened = side;
+                Ok(Some(opened.top()))
+            }
+            Err(error) => Err(error.message),
+        },
     };
-    let summary = bay_diff::compare(before.top(), after.top(), &options, listen).map_err(|e| failed(&e))?;
+    let (left_out, unknown) = match beginning {
+        Ok(beginning) => (beginning.map(|beginning| LeftOut { beginning, rules }), None),
+        Err(why) => (None, Some(UnusedRules { path: ".gitignore".to_owned(), why })),
+    };
+    let listen: Hear<'_> = &mut |told| hear(Found::Told(told));
+    let mut summary = bay_diff::compare_without(left_out, before.top(), after.top(), &options, listen)
+        .map_err(|e| failed(&e))?;
+    summary.unused_rules.extend(unknown);
     for (side, moment) in [(&before, comparison.from), (&after, comparison.to)] {
         if !side.is_whole() {
             return Err(CoreError::new(
@@ -349,19 +362,14 @@ pub(crate) fn reviewed(
     hear: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Review, CoreError> {
     let mut reviewer = Reviewer::default();
-    let mut ignored = 0;
     let summary = run(&comparison, &Options::reviewed(), &mut |found| match found {
         Found::Told(Told::Progress(progress)) => hear(progress),
         Found::Told(Told::Entry(entry)) => {
             reviewer.look(&entry);
             ControlFlow::Continue(())
         }
-        Found::Ignored => {
-            ignored += 1;
-            ControlFlow::Continue(())
-        }
         Found::Package(_) => ControlFlow::Continue(()),
     })?;
     let Comparison { bay, from, to, .. } = comparison;
-    Ok(Review { bay, from, to, found: reviewer.finish(), ignored, summary })
+    Ok(Review { bay, from, to, found: reviewer.finish(), ignored: summary.ignored, summary })
 }

@@ -16,6 +16,8 @@ use std::time::Duration;
 use bay_store::{Draft, ExecRow, Findings, Inserted};
 use bay_types::bay::State;
 use bay_types::event;
+use bay_types::event::exec::ExecFiles;
+use bay_types::event::{EventBody, ExecEvent};
 use bay_types::exec::{
     EndReason, ExecEnd, ExecSpec, ExecStatus, ExecView, Exit, LimitHit, Reporter, SignalRequest, Signalled,
     duration_s,
@@ -24,6 +26,7 @@ use bay_types::frame::Frame;
 use bay_types::guest::{ExecEnded, ShutdownReport};
 use bay_types::output::MAX_OUTPUT_HASHES;
 use bay_types::principal::Principal;
+use bay_types::timeline::FileChanges;
 use bay_types::trace::{TRACEPARENT_VARIABLE, Traceparent};
 use bay_types::usage::ExecCost;
 use bay_types::{Action, CoreError, ErrorCode, ExecId, Hint, InputId};
@@ -536,7 +539,7 @@ pub(super) async fn show(daemon: &Daemon, handle: &BayHandle, exec: &str) -> Res
     let row = find(daemon, handle, exec).await?;
     let starting = handle.execs_starting().contains(&row.id);
     if row.ended_at.is_some() || starting || handle.row().state != State::Running {
-        return Ok(row.view());
+        return Ok(ExecView { files: files(daemon, &row).await?, ..row.view() });
     }
     let status = refresh(daemon, handle, row.id).await;
     let row = daemon.store.exec_get(handle.id, row.id).await.map_err(|e| e.to_api())?.unwrap_or(row);
@@ -548,6 +551,23 @@ pub(super) async fn show(daemon: &Daemon, handle: &BayHandle, exec: &str) -> Res
         view.cost = ExecCost::of(&view.usage, Some(so_far));
     }
     Ok(view)
+}
+
+/// What the record says of the files that changed while an exec ran.
+async fn files(daemon: &Daemon, row: &ExecRow) -> Result<Option<FileChanges>, CoreError> {
+    let event = daemon.store.event_of_exec(row.bay, ExecFiles::KIND, row.id).await.map_err(|e| e.to_api())?;
+    Ok(match event.map(|event| event.read()) {
+        Some(EventBody::Exec(ExecEvent::Files(files))) => Some(FileChanges {
+            created: files.created,
+            changed: files.changed,
+            directories: files.directories,
+            git: files.git.unwrap_or(0),
+            ignored: files.ignored.unwrap_or(0),
+            at_least: files.at_least,
+            names: files.names,
+        }),
+        _ => None,
+    })
 }
 
 pub(super) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<ExecView>, CoreError> {

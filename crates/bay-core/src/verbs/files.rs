@@ -114,7 +114,7 @@ pub async fn write(
     place: &Place,
     upload: Upload,
 ) -> Result<FileStat, CoreError> {
-    let said = take_in(daemon, who, bay, place, "files", upload).await?;
+    let said = take_in(daemon, who, bay, place, "files", upload, false).await?;
     serde_json::from_slice(&said).map_err(|e| {
         CoreError::new(
             ErrorCode::GuestUnreachable,
@@ -124,15 +124,22 @@ pub async fn write(
     })
 }
 
-/// Unpacks an archive into a directory.
+/// Unpacks an archive into a directory. With `beginning` the work in the bay begins with these files: comparisons do not
+/// show them as changes.
 pub async fn write_archive(
     daemon: &Daemon,
     who: &Principal,
     bay: &str,
     place: &Place,
     upload: Upload,
+    beginning: bool,
 ) -> Result<(), CoreError> {
-    take_in(daemon, who, bay, place, "archive", upload).await.map(drop)
+    take_in(daemon, who, bay, place, "archive", upload, beginning).await?;
+    if beginning {
+        let bay = daemon.bay_for(who, Verb::FileWrite, bay)?.id;
+        daemon.with_pool(move |pool| pool.beginning_keep(bay)).await?;
+    }
+    Ok(())
 }
 
 /// Changes below a directory, as lines of JSON: as the guest writes them, at the pace of the reader. Unread changes
@@ -183,11 +190,17 @@ async fn take_in(
     place: &Place,
     noun: &str,
     upload: Upload,
+    beginning: bool,
 ) -> Result<Bytes, CoreError> {
     let handle = daemon.bay_for(who, Verb::FileWrite, bay)?;
     place.check()?;
     execs::must_run(&handle)?;
-    let event = Draft::of(FileWrite { path: place.path.clone(), archive: noun == "archive", by: who.by() });
+    let event = Draft::of(FileWrite {
+        path: place.path.clone(),
+        archive: noun == "archive",
+        beginning: beginning.then_some(true),
+        by: who.by(),
+    });
     daemon.store.event_append(Some(handle.id), &event).await.map_err(|e| e.to_api())?;
     let user = handle.row().spec.user;
     let place = match &user {

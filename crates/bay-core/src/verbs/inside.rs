@@ -176,8 +176,9 @@ async fn grant(
         Ask::Checkpoint { message } => {
             (checkpoint(daemon, &who, &bay, message).await.and_then(to_json), cost::SNAPSHOT)
         }
-        Ask::Diff { from, to, part, patch } => {
-            let (found, worked) = diff(daemon, &who, &bay, &DiffAsk { from, to, part, patch }).await;
+        Ask::Diff { from, to, part, patch, ignored } => {
+            let ask = DiffAsk { from, to, part, patch, ignored };
+            let (found, worked) = diff(daemon, &who, &bay, &ask).await;
             // The bay's present state is compared by a snapshot.
             (found.and_then(to_json), cost::SNAPSHOT + worked)
         }
@@ -251,7 +252,7 @@ async fn compare(
             let line = match told {
                 Found::Package(change) => DiffLine::Package(change),
                 Found::Told(Told::Entry(entry)) => DiffLine::Entry(entry),
-                Found::Told(Told::Progress(_)) | Found::Ignored => return going_on(until),
+                Found::Told(Told::Progress(_)) => return going_on(until),
             };
             let size = serde_json::to_vec(&line).map_or(usize::MAX, |line| line.len());
             // After something large was left out, nothing small is added: the answer is always a beginning.

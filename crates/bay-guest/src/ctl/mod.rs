@@ -247,8 +247,8 @@ impl Ctl {
             }
             (&Method::POST, ["v1", "diff"]) => {
                 root_only(peer)?;
-                let DiffAsk { from, to, part, patch } = require_json(request.into_body()).await?;
-                self.ask(Ask::Diff { from, to, part, patch }, asking).await
+                let DiffAsk { from, to, part, patch, ignored } = require_json(request.into_body()).await?;
+                self.ask(Ask::Diff { from, to, part, patch, ignored }, asking).await
             }
             (_, ["v1", "services", rest @ ..]) => {
                 let method = request.method().clone();

@@ -281,7 +281,7 @@ fn changes_in_a_workspace_are_found_by_their_time() {
     assert_eq!(pool.unwritten_bytes().unwrap(), 0);
     let tick = std::time::Duration::from_millis(20);
     let empty = Window { from: window.to + tick, to: window.to + 2 * tick };
-    let found = pool.workspace_changes(bay, since, &[window, empty]).unwrap();
+    let found = pool.workspace_changes(bay, since, &[window, empty], &mut |_, _, _| false).unwrap();
     assert!(found[1].is_empty(), "{:?}", found[1]);
     let changes = &found[0];
     // The top directory gained a name, and `dir` lost one.
@@ -293,14 +293,18 @@ fn changes_in_a_workspace_are_found_by_their_time() {
     assert_eq!(names, [".gitignore", "grown", "new"]);
     assert!(!changes.at_least);
     // Without a start generation the result is the same, but costs more.
-    assert_eq!(pool.workspace_changes(bay, 0, &[window]).unwrap()[0], *changes);
+    assert_eq!(pool.workspace_changes(bay, 0, &[window], &mut |_, _, _| false).unwrap()[0], *changes);
     // The cheap flush does not show appended data, but it shows names.
     let from = next_tick();
     fs::rename(file("new"), file("newer")).unwrap();
     let window = Window { from, to: jiff::Timestamp::now() };
     pool.flush(Flush::Names).unwrap();
-    let found = pool.workspace_changes(bay, since, &[window]).unwrap();
+    let found = pool.workspace_changes(bay, since, &[window], &mut |_, _, _| false).unwrap();
     assert_eq!(found[0].names, ["newer"], "{found:?}");
+    // What the caller says is ignored is counted apart.
+    let is_ignored = &mut |_: std::os::fd::BorrowedFd<'_>, path: &[u8], _: bool| path == b"newer";
+    let found = pool.workspace_changes(bay, since, &[window], is_ignored).unwrap();
+    assert_eq!((found[0].ignored, found[0].created + found[0].changed), (1, 0), "{found:?}");
 }
 
 #[test]
@@ -402,4 +406,68 @@ fn a_checkpoint_that_is_removed_while_it_is_read_is_noticed() {
     pool.checkpoint_remove(point).unwrap();
     assert!(!open.is_whole());
     assert!(matches!(pool.diff_side(bay, &side, part), Err(PoolError::CheckpointNotFound { .. })));
+}
+
+#[test]
+fn the_beginning_of_a_bay_stays_through_restores_forks_and_the_end_of_its_parent() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let names = |bay| {
+        let side = crate::Side::Beginning { image: image.id };
+        let side = pool.diff_side(bay, &side, bay_types::diff::Part::Workspace).unwrap();
+        let listed = rustix::fs::Dir::read_from(side.top().unwrap()).unwrap();
+        let mut names: Vec<String> =
+            listed.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.retain(|name| !name.starts_with('.'));
+        names.sort();
+        names
+    };
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, Some(1024)).unwrap();
+    assert_eq!((pool.has_beginning(bay), names(bay)), (true, vec![]));
+    fs::write(disk.workspace.join("draft"), "x").unwrap();
+    // A killed call leaves something, and the next one begins anew.
+    let left = pool.beginning_dir(bay).with_extension("new");
+    fs::create_dir(&left).unwrap();
+    crate::checkpoint::read_only(&disk.workspace, &left.join("workspace"), None).unwrap();
+    pool.beginning_keep(bay).unwrap();
+    assert_eq!(names(bay), ["draft"]);
+    fs::write(disk.workspace.join("work"), "x").unwrap();
+    let point = bay_types::checkpoint::Point { bay, checkpoint: bay_types::CheckpointName::FIRST };
+    pool.checkpoint_prepare(bay).unwrap();
+    pool.checkpoint_take(bay).unwrap();
+    pool.checkpoint_keep(point).unwrap();
+    pool.bay_restore(bay, point, false).unwrap();
+    assert_eq!(names(bay), ["draft"]);
+    let fork = BayId::generate();
+    let from = WorkspaceFrom::Checkpoint { point, state: false };
+    let forked = pool.bay_create(fork, image.id, &from, None).unwrap();
+    assert!(forked.workspace.join("work").exists());
+    pool.checkpoint_remove(point).unwrap();
+    pool.bay_remove(bay, None).unwrap();
+    fs::create_dir(pool.beginning_dir(fork).with_extension("new")).unwrap();
+    pool.sweep().unwrap();
+    assert!(!pool.beginning_dir(fork).with_extension("new").exists());
+    assert_eq!(names(fork), ["draft"], "the fork has its parent's beginning");
+    // Nothing in a bay can change it, and it counts as space of the workspace.
+    assert!(fs::write(pool.beginning(fork).join("draft"), "y").is_err());
+    assert!(pool.disk_usage().unwrap().bays.iter().any(|space| space.id == fork));
+}
+
+#[test]
+fn a_bay_without_a_beginning_and_its_forks_have_none() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    pool.trash().remove(&pool.beginning_dir(bay)).unwrap();
+    let point = bay_types::checkpoint::Point { bay, checkpoint: bay_types::CheckpointName::FIRST };
+    pool.checkpoint_prepare(bay).unwrap();
+    pool.checkpoint_take(bay).unwrap();
+    pool.checkpoint_keep(point).unwrap();
+    let fork = BayId::generate();
+    pool.bay_create(fork, image.id, &WorkspaceFrom::Checkpoint { point, state: false }, None).unwrap();
+    assert!(!pool.has_beginning(bay) && !pool.has_beginning(fork));
 }

@@ -23,6 +23,7 @@ pub struct Changes {
     deleted: u64,
     lines_added: u64,
     lines_removed: u64,
+    ignored: u64,
     directories: BTreeMap<String, ChangedDirectory>,
     tests_added: Few<String>,
     tests_removed: Few<String>,
@@ -59,6 +60,11 @@ impl Changes {
         }
     }
 
+    /// Sets how many files the comparison left out because the repository ignores them.
+    pub fn left_out(&mut self, ignored: u64) {
+        self.ignored = ignored;
+    }
+
     pub(super) fn story(self) -> Changed {
         let tests = |all: Few<String>| {
             let mut shown = few(all.shown);
@@ -72,6 +78,7 @@ impl Changes {
             deleted: self.deleted,
             lines_added: self.lines_added,
             lines_removed: self.lines_removed,
+            ignored: self.ignored,
             directories: directories(self.directories.into_values().collect()),
             tests_added: tests(self.tests_added),
             tests_removed: tests(self.tests_removed),

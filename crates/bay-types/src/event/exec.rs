@@ -93,6 +93,10 @@ area! {
         /// events of earlier releases, whose counts include them.
         #[serde(skip_serializing_if = "Option::is_none")]
         git: Option<u64>,
+        /// How many files and directories that the repository ignores changed. No other count includes them. Absent if
+        /// none did, and in events of earlier releases, whose counts include them.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ignored: Option<u64>,
         /// Whether there may be more.
         at_least: bool,
         /// Paths of some of them, from the top of the workspace.

@@ -10,6 +10,9 @@ area! {
         path: String,
         /// Whether it is an archive.
         archive: bool,
+        /// The work in the bay begins with these files: comparisons do not show them as changes. Otherwise absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        beginning: Option<bool>,
         /// Who asked.
         by: String,
     }

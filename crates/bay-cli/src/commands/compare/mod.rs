@@ -43,6 +43,9 @@ pub(crate) struct Compare {
     /// Run in all bays concurrently.
     #[arg(long)]
     parallel: bool,
+    /// Count also changed files that the repository ignores.
+    #[arg(long)]
+    ignored: bool,
 }
 
 #[derive(Serialize)]
@@ -68,7 +71,7 @@ impl Compare {
         let runs = self.bays.iter().zip(&specs).map(|(bay, spec)| {
             let client = global.client();
             async move {
-                let row = run::run(client, bay, spec.clone()).await;
+                let row = run::run(client, bay, spec.clone(), self.ignored).await;
                 if !global.json {
                     talk(&progress(&row));
                 }
@@ -118,6 +121,9 @@ impl Compare {
         }
         crate::output::data(&table::render(rows))?;
         talk(&table::verdict(rows));
+        if let Some(line) = table::left_out(rows) {
+            talk(&line);
+        }
         for (row, error) in rows.iter().filter_map(|row| Some((row, row.error.as_ref()?))) {
             talk(&format!("{}: error[{}]: {}", visible(&row.bay), error.code, message(&error.message)));
             if !error.next.is_empty() {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bay_client::{Client, FrameReader, bay_path, broken};
-use bay_types::diff::{DiffAsk, Moment, Part};
+use bay_types::diff::{DiffAsk, Part};
 use bay_types::exec::{ExecSpec, ExecView, Exit, SignalRequest};
 use bay_types::frame::Frame;
 use bay_types::{ApiError, ErrorCode, ExecId};
@@ -20,12 +20,14 @@ const RECORDED_WITHIN: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 const SIGKILL: i32 = 9;
 
-/// How much a bay's workspace differs from the base that all compared bays share.
+/// How much a bay's workspace differs from where its work began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct DiffSize {
     pub(crate) files: u64,
     pub(crate) added: u64,
     pub(crate) removed: u64,
+    /// Files that differ and are not counted, because the repository ignores them.
+    pub(crate) ignored: u64,
 }
 
 /// The result of one bay.
@@ -71,15 +73,20 @@ impl Row {
     }
 }
 
-/// What a bay changed since the base that all bays share. `None` if that is unknown.
-async fn diff_size(client: &mut Client, bay: &str) -> Option<DiffSize> {
-    let ask = DiffAsk { from: Some(Moment::Base), to: None, part: Part::Workspace, patch: false };
+/// What a bay changed since its work began. `None` if that is unknown.
+async fn diff_size(client: &mut Client, bay: &str, ignored: bool) -> Option<DiffSize> {
+    let ask = DiffAsk { part: Part::Workspace, patch: false, ignored, ..DiffAsk::default() };
     let summary = diff::summary(client, bay, &ask).await.ok()?;
-    Some(DiffSize { files: summary.changed(), added: summary.lines_added, removed: summary.lines_removed })
+    Some(DiffSize {
+        files: summary.changed(),
+        added: summary.lines_added,
+        removed: summary.lines_removed,
+        ignored: summary.ignored,
+    })
 }
 
-/// Runs the command to its end. Any error becomes part of the row.
-pub(crate) async fn run(mut client: Client, bay: &str, spec: ExecSpec) -> Row {
+/// Runs the command to its end. `ignored` counts also changed files that the repository ignores. Any error becomes part of the row.
+pub(crate) async fn run(mut client: Client, bay: &str, spec: ExecSpec, ignored: bool) -> Row {
     let mut row = Row::new(bay);
     let mut reader = Reader::default();
     match to_the_end(&mut client, &mut row, &spec, &mut reader).await {
@@ -95,7 +102,7 @@ pub(crate) async fn run(mut client: Client, bay: &str, spec: ExecSpec) -> Row {
         Err(error) => row.error = Some(error),
     }
     if row.exec.is_some() {
-        row.diff = diff_size(&mut client, bay).await;
+        row.diff = diff_size(&mut client, bay, ignored).await;
     }
     row
 }

@@ -6,7 +6,7 @@ use comfy_table::{Attribute, Cell, CellAlignment, Color};
 
 use super::counts::{Of, TestCounts};
 use super::run::Row;
-use crate::output::{colours, size, table};
+use crate::output::{colours, grouped, size, table};
 use bay_text::clip;
 use bay_text::escape::{one_line, visible};
 
@@ -73,6 +73,13 @@ pub(super) fn verdict(rows: &[Row]) -> String {
         }
     }
     parts.join("; ")
+}
+
+/// What DIFF does not count, in all bays together.
+pub(super) fn left_out(rows: &[Row]) -> Option<String> {
+    let ignored: u64 = rows.iter().filter_map(|row| row.diff).map(|diff| diff.ignored).sum();
+    let files = if ignored == 1 { "file" } else { "files" };
+    (ignored > 0).then(|| format!("{} ignored {files} not in DIFF: --ignored counts them", grouped(ignored)))
 }
 
 /// Whether some bays succeeded and some failed, or bays failed in different ways.
@@ -213,6 +220,14 @@ mod tests {
         assert!(line(&text, "two").contains("the bay two is stopped"), "{text}");
         assert!(!text.contains('\u{1b}'));
         assert_eq!(verdict(&rows), "succeeded: one; did not run to an end: two");
+    }
+
+    #[test]
+    fn ignored_files_of_all_bays_are_counted_in_one_line() {
+        let diff = |ignored| Some(super::super::run::DiffSize { files: 1, added: 2, removed: 3, ignored });
+        let rows = [1000, 204].map(|ignored| Row { diff: diff(ignored), ..row("one", 0, 1.0, 5) });
+        assert_eq!(left_out(&rows).unwrap(), "1,204 ignored files not in DIFF: --ignored counts them");
+        assert_eq!(left_out(&[row("one", 0, 1.0, 5)]), None);
     }
 
     #[test]

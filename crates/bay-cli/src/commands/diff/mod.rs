@@ -13,6 +13,7 @@ use crate::output::{count, talk};
 use bay_text::escape::visible;
 
 mod git;
+pub(super) mod ignored;
 mod patch;
 mod stat;
 
@@ -22,7 +23,7 @@ const MAX_LINE: usize = 16 << 20;
 /// Show what changed in a bay, as `git diff` would, without trusting anything in it.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay diff web                        since its last checkpoint\n  bay diff web --from base --stat     since the bay began, in numbers\n  bay diff web --from v1 --to v2\n  bay diff web --root                 packages and files outside the workspace\n\nA moment is `base` (what the bay began from), a checkpoint such as `v3`, or `now`. The content of `.git` is left out.\nWith --json every line is an object: {\"line\": \"begin\" | \"package\" | \"entry\" | \"done\", …}."
+    after_help = "Examples:\n  bay diff web                        since the work began\n  bay diff web --stat                 the same in numbers\n  bay diff web --from v1              since a checkpoint\n  bay diff web --from v1 --to v2\n  bay diff web --ignored              with what .gitignore leaves out\n  bay diff web --root                 packages and files outside the workspace\n\nA moment is `beginning` (where the work began, uncommitted changes included), `base` (the commit, or\nthe checkpoint of a fork), a checkpoint such as `v3`, or `now`. The content of `.git` is left out.\nWith --json every line is an object: {\"line\": \"begin\" | \"package\" | \"entry\" | \"done\", …}."
 )]
 pub(crate) struct Diff {
     /// Name or id of the bay.
@@ -42,20 +43,23 @@ pub(crate) struct What {
     /// Compare the system instead of the workspace: packages, and files outside of the workspace.
     #[arg(long)]
     root: bool,
+    /// Include files that the repository ignores.
+    #[arg(long)]
+    ignored: bool,
 }
 
 impl What {
     pub(crate) fn ask(&self) -> DiffAsk {
         let part = if self.root { Part::Root } else { Part::Workspace };
-        DiffAsk { from: self.span.from, to: self.span.to, part, patch: !self.stat }
+        DiffAsk { from: self.span.from, to: self.span.to, part, patch: !self.stat, ignored: self.ignored }
     }
 }
 
 /// The two moments to compare.
 #[derive(Debug, Args)]
 pub(crate) struct Span {
-    /// The older moment.
-    #[arg(long, value_name = "CP|base", value_parser = moment)]
+    /// The older moment [default: the beginning of the work].
+    #[arg(long, value_name = "CP|base|beginning", value_parser = moment)]
     pub(crate) from: Option<Moment>,
     /// The newer moment [default: now].
     #[arg(long, value_name = "CP|now", value_parser = moment)]
@@ -73,6 +77,9 @@ pub(crate) fn query(ask: &DiffAsk) -> String {
         if let Some(moment) = moment {
             query.push_str(&format!("&{key}={moment}"));
         }
+    }
+    if ask.ignored {
+        query.push_str("&ignored=true");
     }
     query
 }
@@ -241,6 +248,7 @@ fn remarks(summary: &DiffSummary) {
     if summary.renames_incomplete {
         talk("so much changed that some renames are shown as deleted and added");
     }
+    ignored::lines(summary).iter().for_each(|line| talk(line));
 }
 
 fn package(change: &PackageChange, colours: bool) -> String {
@@ -267,8 +275,10 @@ mod tests {
 
     #[test]
     fn a_query_names_what_was_asked_for() {
-        let ask = DiffAsk { from: Some(Moment::Base), to: None, part: Part::Root, patch: false };
+        let ask = DiffAsk { from: Some(Moment::Base), part: Part::Root, ..DiffAsk::default() };
         assert_eq!(query(&ask), "?part=root&patch=false&from=base");
+        let ask = DiffAsk { patch: true, ignored: true, ..DiffAsk::default() };
+        assert_eq!(query(&ask), "?part=workspace&patch=true&ignored=true");
     }
 
     #[test]

@@ -10,8 +10,8 @@ use super::state;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use crate::output::age::since;
-use crate::output::size;
 use crate::output::table::section;
+use crate::output::{grouped, size};
 use bay_text::clip;
 use bay_text::escape::{one_line, visible};
 use bay_text::percent::segment;
@@ -49,6 +49,7 @@ fn render(bay: &str, exec: &ExecView, now: Timestamp) -> String {
     let mut parts = vec![section(&title, &what(exec, now))];
     for (title, lines) in [
         ("may have failed because", blame(bay, exec)),
+        ("changed while it ran", files(exec)),
         ("used", used(&exec.usage)),
         ("waited for", waited(&exec.usage)),
         ("cost", cost(exec)),
@@ -103,6 +104,23 @@ fn blame(bay: &str, exec: &ExecView) -> Lines {
         })
         .filter(|(_, text)| !text.is_empty())
         .collect()
+}
+
+/// Files of the workspace, whoever changed them.
+fn files(exec: &ExecView) -> Lines {
+    let Some(files) = exec.files.as_ref().filter(|files| !files.is_empty()) else { return Lines::new() };
+    let at_least = if files.at_least { "at least " } else { "" };
+    let mut lines =
+        vec![("files", format!("{at_least}{} created, {} changed", files.created, files.changed))];
+    if !files.names.is_empty() {
+        let names: Vec<String> = files.names.iter().map(|name| visible(name)).collect();
+        lines.push(("such as", names.join(", ")));
+    }
+    if files.ignored > 0 {
+        let ignored = grouped(files.ignored);
+        lines.push(("left out", format!("{ignored} ignored: `bay diff --ignored` shows them")));
+    }
+    lines
 }
 
 fn used(usage: &Usage) -> Lines {

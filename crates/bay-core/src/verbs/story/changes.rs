@@ -1,4 +1,4 @@
-//! What changed in a workspace, for a story. The only place that decides with which moment a story compares.
+//! What changed in a workspace, for a story. A story compares as `diff` does without options.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -7,34 +7,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bay_diff::Told;
 use bay_story::Changes;
 use bay_types::CoreError;
-use bay_types::diff::{DiffAsk, Moment, Part};
+use bay_types::diff::{DiffAsk, Part};
 use bay_types::principal::Principal;
 
 use super::super::diff::{self, Found};
 use crate::background::blocking;
 use crate::daemon::Daemon;
 
-/// The differences between the beginning of a bay's workspace and now. If the caller stops waiting, the comparison ends
-/// at the next path.
+/// The differences between where a bay's work began and now, without what the repository ignores. If the caller stops
+/// waiting, the comparison ends at the next path.
 pub(super) async fn since_the_beginning(
     daemon: &Daemon,
     who: &Principal,
     bay: &str,
 ) -> Result<Changes, CoreError> {
-    let ask =
-        DiffAsk { from: Some(Moment::Base), to: Some(Moment::Now), part: Part::Workspace, patch: false };
+    // Without a moment, a comparison begins where the work began.
+    let ask = DiffAsk { part: Part::Workspace, patch: false, ..DiffAsk::default() };
     let comparison = diff::prepare(daemon, who, bay, &ask).await?;
     let waits = Waits::default();
     let still = Arc::clone(&waits.0);
     blocking(move || {
         let mut changes = Changes::default();
         let options = diff::shown(Part::Workspace, false);
-        diff::run(&comparison, &options, &mut |found| {
+        let summary = diff::run(&comparison, &options, &mut |found| {
             if let Found::Told(Told::Entry(entry)) = found {
                 changes.push(&entry);
             }
             if still.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
+        changes.left_out(summary.ignored);
         Ok(changes)
     })
     .await

@@ -87,7 +87,8 @@ pub(super) fn what(event: &EventBody, sent: &Sent) -> String {
         EventBody::Checkpoint(event) => checkpoint(event),
         EventBody::File(FileEvent::Write(write)) => {
             let what = if write.archive { "files written below" } else { "file written:" };
-            format!("{what} {}{}", text(&write.path), by(&write.by))
+            let beginning = if write.beginning == Some(true) { ", where the work begins" } else { "" };
+            format!("{what} {}{beginning}{}", text(&write.path), by(&write.by))
         }
         EventBody::Forward(event) => forward(event),
         EventBody::Policy(event) => policy(event),
@@ -265,12 +266,16 @@ fn files(changes: &ExecFiles) -> String {
         (0, changed) => parts.push(format!("{} changed", plural(changed, "file"))),
         (created, changed) => parts.push(format!("{} created, {changed} changed", plural(created, "file"))),
     }
-    if parts.is_empty() {
+    let ignored = changes.ignored.unwrap_or(0);
+    if parts.is_empty() && (changes.directories > 0 || ignored == 0) {
         let noun = if changes.directories == 1 { "directory" } else { "directories" };
         parts.push(format!("entries of {} {noun} changed", changes.directories));
     }
     if let Some(git) = changes.git.filter(|git| *git > 0) {
         parts.push(format!("{git} of git's own"));
+    }
+    if ignored > 0 {
+        parts.push(format!("{ignored} that the repository ignores"));
     }
     let at_least = if changes.at_least { "at least " } else { "" };
     let names = names(changes);

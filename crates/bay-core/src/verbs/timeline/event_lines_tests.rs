@@ -217,6 +217,15 @@ fn work_that_left_and_secrets_are_shown_with_who_did_it() {
 fn gits_own_files_are_named_apart_and_restarts_of_a_service_are_counted() {
     let body = json!({ "number": 2, "created": 1, "changed": 0, "directories": 1, "git": 7, "names": ["a"] });
     assert_eq!(what("exec.files", &body), "exec 2: 1 file created, 7 of git's own while it ran: a");
+    let body = json!({ "path": "/workspace", "archive": true, "beginning": true, "by": "uid 0" });
+    assert_eq!(what("file.write", &body), "files written below /workspace, where the work begins, by uid 0");
+    let body = json!({ "number": 2, "ignored": 33 });
+    assert_eq!(what("exec.files", &body), "exec 2: 33 that the repository ignores while it ran");
+    let body = json!({ "number": 2, "created": 1, "ignored": 33, "names": ["a"] });
+    assert_eq!(
+        what("exec.files", &body),
+        "exec 2: 1 file created, 33 that the repository ignores while it ran: a"
+    );
     let reached = json!({ "service": "web", "state": "ready", "reason": "it runs", "restarts": 2 });
     assert_eq!(what("service.reached", &reached), "service web is ready: it runs · restarted 2 times");
 }
