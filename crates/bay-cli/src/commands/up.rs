@@ -31,7 +31,7 @@ use bay_text::percent::segment;
 /// or `bay branch` to copy changes out. Commits made in the bay have your git name and address.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay up                                 this directory\n  bay up https://example.org/project.git --ref v2\n  bay up . --name web --memory-mib 2048 --mount /srv/data:/data:ro\n  bay up . -- make test                  and run a command in it"
+    after_help = "Examples:\n  bay up                                 this directory\n  bay up https://example.org/project.git --ref v2\n  bay up . --name web --memory-mib 2G --mount /srv/data:/data:ro\n  bay up . -- make test                  and run a command in it"
 )]
 pub(crate) struct Up {
     /// A directory or a git URL.
