@@ -44,6 +44,7 @@ mod session;
 mod sparse_file;
 mod terminal;
 mod top;
+mod unused_recipes;
 mod workspace;
 
 pub use cli::run;
