@@ -33,6 +33,9 @@ pub mod fuzz;
 mod git;
 mod global_options;
 mod installation;
+mod misuse;
+#[cfg(test)]
+mod misuse_tests;
 mod naming;
 mod one_thread;
 mod operator;
@@ -44,6 +47,7 @@ mod session;
 mod sparse_file;
 mod terminal;
 mod top;
+mod typed_words;
 mod unused_recipes;
 mod workspace;
 
