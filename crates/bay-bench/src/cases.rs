@@ -122,7 +122,12 @@ pub(crate) async fn workspace(setup: &mut Setup, rounds: usize) -> Result<Scored
 pub(crate) async fn import(setup: &mut Setup, tree: &Path, rounds: usize) -> Result<Scored, ApiError> {
     let mut bay = Series::new("bay images import", Some((1.3, "cp -a")));
     let mut copy = Series::new("cp -a", None);
-    let source = format!("dir:{}", tree.display());
+    // An image needs a shell, which most trees do not have.
+    let image = setup.work.join("import-tree");
+    timed(Command::new("cp").arg("-a").arg(tree).arg(&image))?;
+    let shell = "mkdir -p \"$0/bin\" && { [ -e \"$0/bin/sh\" ] || cp /bin/sh \"$0/bin/sh\"; }";
+    timed(Command::new("sh").args(["-c", shell]).arg(&image))?;
+    let source = format!("dir:{}", image.display());
     for round in 0..rounds {
         let name = format!("bench-import-{round}");
         bay.took(timed(&mut setup.bay(&["images", "import", &source, "--name", &name, "--force"]))?);
@@ -130,7 +135,7 @@ pub(crate) async fn import(setup: &mut Setup, tree: &Path, rounds: usize) -> Res
         // Copy onto the same filesystem, and flush as the import does.
         let target = setup.pool.join(format!("bench-copy-{}", std::process::id()));
         let script = "cp -a \"$0\" \"$1\" && sync -f \"$1\"";
-        let copied = timed(Command::new("sh").args(["-c", script]).arg(tree).arg(&target));
+        let copied = timed(Command::new("sh").args(["-c", script]).arg(&image).arg(&target));
         let _ = std::fs::remove_dir_all(&target);
         copy.took(copied?);
     }

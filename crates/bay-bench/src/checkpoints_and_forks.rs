@@ -11,7 +11,7 @@ use crate::scoring::{Bar, Scored, Series, Unit, score};
 use crate::setup::Setup;
 
 /// The data of the small bay, in MiB.
-const LITTLE_MIB: usize = 100;
+const LITTLE_MIB: u64 = 100;
 /// Writes about 20 MB per second to the same forty files.
 const WRITER: &str = "n=0; while :; do n=$(( (n + 1) % 40 )); \
     /bin/busybox head -c 2000000 /dev/urandom > /workspace/w$n; /bin/busybox sleep 0.1; done";
@@ -20,7 +20,7 @@ const WRITER: &str = "n=0; while :; do n=$(( (n + 1) % 40 )); \
 pub(crate) async fn checkpoint(
     setup: &mut Setup,
     rounds: usize,
-    much_mib: usize,
+    much_mib: u64,
 ) -> Result<Scored, ApiError> {
     let mut little =
         Series::of(format!("pause with {LITTLE_MIB} MiB of data"), Unit::Milliseconds, &[Bar::Is(30.0)]);
@@ -63,7 +63,7 @@ pub(crate) async fn checkpoint(
 }
 
 /// A script that writes unique data in files of 16 MiB, so that no blocks are shared.
-fn filling(mib: usize) -> String {
+fn filling(mib: u64) -> String {
     format!(
         "/bin/busybox mkdir -p /workspace/data; n=0; while [ $n -lt {} ]; do \
          /bin/busybox dd if=/dev/urandom of=/workspace/data/f$n bs=1M count=16 2>/dev/null || exit 1; n=$((n+1)); done; \
@@ -72,7 +72,7 @@ fn filling(mib: usize) -> String {
     )
 }
 
-fn fill(setup: &Setup, bay: &str, mib: usize) -> Result<(), ApiError> {
+fn fill(setup: &Setup, bay: &str, mib: u64) -> Result<(), ApiError> {
     timed(&mut setup.bay(&["exec", bay, "--", "/bin/sh", "-c", &filling(mib)])).map(drop)
 }
 
@@ -120,8 +120,8 @@ pub(crate) async fn fork(setup: &mut Setup, rounds: usize) -> Result<Scored, Api
 
 /// The disk usage of many checkpoints of a bay that changes a gigabyte in total.
 pub(crate) async fn many(setup: &mut Setup) -> Result<Scored, ApiError> {
-    const CHECKPOINTS: usize = 50;
-    const CHANGED_MIB: usize = 1024;
+    const CHECKPOINTS: u64 = 50;
+    const CHANGED_MIB: u64 = 1024;
     let used = |setup: &Setup| -> Result<f64, ApiError> {
         // A commit of the filesystem, so that all written data is counted.
         timed(Command::new("sync").arg("-f").arg(&setup.pool))?;

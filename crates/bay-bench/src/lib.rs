@@ -68,9 +68,9 @@ pub struct Bench {
     /// Duration of the `storm` contest in seconds.
     #[arg(long, default_value_t = 300)]
     seconds: u32,
-    /// Data of the larger bay in the `checkpoint` contest, in MiB.
-    #[arg(long, default_value_t = 10_240)]
-    data_mib: usize,
+    /// Data of the larger bay in the `checkpoint` contest, in MiB or with a unit.
+    #[arg(long, value_name = "SIZE", default_value = "10240", value_parser = bay_types::mib::parse)]
+    data_mib: u64,
     /// The directory copied in the `import` contest.
     #[arg(long, default_value = "/usr/lib")]
     tree: PathBuf,

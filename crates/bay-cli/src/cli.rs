@@ -4,8 +4,6 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use bay_bench::Bench;
-use bay_types::ApiError;
-use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
@@ -19,6 +17,7 @@ use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use crate::serve_options::Serve;
 use crate::top::Top;
+use crate::misuse::{self, Misuse};
 use crate::{one_thread, output};
 
 /// Persistent, isolated Linux workstations for coding agents.
@@ -94,11 +93,14 @@ enum Verb {
     Completions(completions::Completions),
 }
 
+/// A line has at most so many levels of commands, each of which may have another tool's word.
+const MOST_LEVELS: usize = 3;
+
 /// Parses the command line and runs the verb.
 pub fn run(daemon: &DaemonInThisExecutable) -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match read(&std::env::args_os().collect::<Vec<_>>()) {
         Ok(cli) => cli,
-        Err(error) => return misused(error, std::env::args_os()),
+        Err(misuse) => return misuse.report(),
     };
     let json = cli.global.json;
     let outcome = match cli.verb {
@@ -112,40 +114,17 @@ pub fn run(daemon: &DaemonInThisExecutable) -> ExitCode {
     ExitCode::from(outcome.unwrap_or_else(|failure| output::report(&failure, json)))
 }
 
-/// Reports an invalid command line; with `--json` in the form of every other error. Requested help or version output is
-/// not an error.
-fn misused(mut error: clap::Error, line: impl Iterator<Item = OsString>) -> ExitCode {
-    without_common_options(&mut error);
-    let json = line.take_while(|word| word != "--").any(|word| word == "--json");
-    if !json || !error.use_stderr() {
-        let _ = error.print();
-        return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+/// Reads a command line. A word of another tool that means the same as a command here is read as that command.
+pub(crate) fn read(line: &[OsString]) -> Result<Cli, Misuse> {
+    let mut line = line.to_vec();
+    for _ in 0..MOST_LEVELS {
+        if let Ok(cli) = Cli::try_parse_from(&line) {
+            return Ok(cli);
+        }
+        let Some(meant) = misuse::translated(Cli::command(), &line) else { break };
+        line = meant;
     }
-    ExitCode::from(output::report(&usage(&error.render().to_string()).into(), true))
-}
-
-/// Removes the options that locate the daemon from a usage line. They usually come from the environment, and say
-/// nothing about how a verb is used.
-fn without_common_options(error: &mut clap::Error) {
-    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else { return };
-    let mut plain = usage.to_string();
-    for option in [" --data-dir <DIR>", " --socket <PATH>", " --pool <DIR>", " --no-autostart", " --json"] {
-        plain = plain.replace(option, "");
-    }
-    error.insert(ContextKind::Usage, ContextValue::StyledStr(plain.into()));
-}
-
-/// Splits clap's message: the first paragraph is the error, and a tip, if there is one, is the next step.
-fn usage(said: &str) -> ApiError {
-    let mut paragraphs = said.split("\n\n").map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
-    let first = paragraphs.next().unwrap_or_default();
-    let message = match first.strip_prefix("error: ") {
-        Some(message) => message.to_owned(),
-        None => "a command is missing".to_owned(),
-    };
-    let tip = paragraphs.find_map(|text| text.strip_prefix("tip: ").map(str::to_owned));
-    let next = tip.unwrap_or_else(|| "`bay --help` and `bay VERB --help` show the usage".to_owned());
-    bay_client::invalid(message, next)
+    Cli::try_parse_from(&line).map_err(|error| Misuse::new(error, Cli::command(), &line))
 }
 
 async fn dispatch(verb: Verb, daemon: &DaemonInThisExecutable, global: GlobalOptions) -> Outcome {
@@ -232,27 +211,6 @@ mod tests {
             assert_eq!(cli.global.location().socket, PathBuf::from("/d/bay.sock"));
             assert_eq!(cli.global.location().pool, PathBuf::from("/d/pool"));
         }
-    }
-
-    #[test]
-    fn an_invalid_command_line_is_reported_like_any_other_error() {
-        let error = |line: &[&str]| usage(&Cli::try_parse_from(line).unwrap_err().render().to_string());
-        let unknown = error(&["bay", "ls", "--quit"]);
-        assert_eq!(unknown.message, "unexpected argument '--quit' found");
-        assert!(unknown.next.contains("'--quiet'"), "{unknown:?}");
-        let missing = error(&["bay", "show"]);
-        assert!(missing.message.contains("<NAME>"), "{missing:?}");
-        assert!(missing.next.contains("--help"), "{missing:?}");
-        assert_eq!(error(&["bay"]).message, "a command is missing");
-    }
-
-    #[test]
-    fn a_usage_line_omits_the_options_that_locate_the_daemon() {
-        let mut error =
-            Cli::try_parse_from(["bay", "--data-dir", "/d", "--no-autostart", "checkpoint"]).unwrap_err();
-        without_common_options(&mut error);
-        let said = error.render().to_string();
-        assert!(said.contains("Usage: bay checkpoint <NAME>"), "{said}");
     }
 
     #[test]

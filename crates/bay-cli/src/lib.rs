@@ -35,6 +35,9 @@ pub mod fuzz;
 mod git;
 mod global_options;
 mod installation;
+mod misuse;
+#[cfg(test)]
+mod misuse_tests;
 mod naming;
 mod one_thread;
 mod operator;
@@ -46,6 +49,8 @@ mod session;
 mod sparse_file;
 mod terminal;
 mod top;
+mod typed_words;
+mod unused_recipes;
 mod workspace;
 
 pub use cli::run;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bay_types::backend::BackendName;
+use bay_types::mib;
 use clap::Args;
 use jiff::SignedDuration;
 
@@ -22,11 +23,12 @@ pub struct Serve {
     /// [default: OTEL_EXPORTER_OTLP_ENDPOINT, if it is usable].
     #[arg(long, value_name = "URL")]
     pub otlp: Option<String>,
-    /// Size of a new pool file [default: depends on the free disk].
-    #[arg(long, value_name = "N")]
+    /// Size of a new pool file, in MiB or with a unit, such as 40G [default: depends on the free disk].
+    #[arg(long, value_name = "SIZE", value_parser = mib::parse)]
     pub pool_mib: Option<u64>,
-    /// Disk space in MiB that a pool file leaves free on the host [default: a tenth of the disk, 2048 to 5120].
-    #[arg(long, env = "BAY_DISK_RESERVE_MIB", value_name = "N")]
+    /// Disk space that a pool file leaves free on the host, in MiB or with a unit [default: a tenth of the disk, 2048 to
+    /// 5120].
+    #[arg(long, env = "BAY_DISK_RESERVE_MIB", value_name = "SIZE", value_parser = mib::parse)]
     pub disk_reserve_mib: Option<u64>,
     /// The group whose members may use the socket, if the host has it. Its members have the rights of root.
     #[arg(long, env = "BAY_GROUP", value_name = "NAME", default_value = bay_types::installation::GROUP)]
@@ -40,9 +42,9 @@ pub struct Serve {
     /// The CRIU binary for memory checkpoints [default: the first that is 4.2 or newer].
     #[arg(long, env = "BAY_CRIU", value_name = "PATH")]
     pub criu: Option<PathBuf>,
-    /// Memory in MiB that live forks and restores leave free on the host [default: a twentieth of the host's memory, at
-    /// least 256].
-    #[arg(long, env = "BAY_MEMORY_RESERVE_MIB", value_name = "N")]
+    /// Memory that live forks and restores leave free on the host, in MiB or with a unit [default: a twentieth of the
+    /// host's memory, at least 256].
+    #[arg(long, env = "BAY_MEMORY_RESERVE_MIB", value_name = "SIZE", value_parser = mib::parse)]
     pub memory_reserve_mib: Option<u64>,
     /// The key that encrypts secrets in the data directory [default: a key that the first start creates below
     /// /etc/workbay/keys].

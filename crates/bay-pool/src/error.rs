@@ -78,6 +78,12 @@ pub enum PoolError {
     ImageInUse { image: String, bays: u64 },
     #[error("could not import {source_name}: {why}")]
     ImageImport { source_name: String, why: String },
+    #[error(
+        "could not import {source_name}: it is an image in layers, as `docker save` writes it, and not the files of a root filesystem"
+    )]
+    ImageInLayers { source_name: String },
+    #[error("could not import {source_name}: it has no shell (an executable /bin/sh), so no bay could run in it")]
+    ImageWithoutShell { source_name: String },
     #[error("the bay holds {held_mib} MiB of disk already, more than the {mib} MiB it was to have")]
     QuotaInUse { held_mib: u64, mib: u64 },
     #[error("bay {bay} has no files on this pool")]
@@ -176,6 +182,19 @@ impl PoolError {
             Self::ImageImport { .. } => (
                 ErrorCode::ImageImport,
                 "check that the source exists and that you may read it, then import again".into(),
+            ),
+            Self::ImageInLayers { .. } => (
+                ErrorCode::ImageImport,
+                Hint::new(
+                    "write its files as one archive: `docker create --name c IMAGE && docker export c -o image.tar && docker rm c`, then {} tar:image.tar",
+                    [Action::ImportImage],
+                ),
+            ),
+            Self::ImageWithoutShell { .. } => (
+                ErrorCode::ImageImport,
+                "name the directory or archive whose top has bin, etc and usr; an image without a shell, such as a \
+                 distroless one, needs one added"
+                    .into(),
             ),
             Self::BayFilesMissing { .. } => (
                 ErrorCode::BayFailed,

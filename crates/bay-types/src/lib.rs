@@ -61,6 +61,7 @@ pub mod id;
 pub mod image;
 pub mod inside;
 pub mod installation;
+pub mod mib;
 pub mod notify;
 pub mod output;
 pub mod package_manager;

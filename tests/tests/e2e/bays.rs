@@ -437,6 +437,27 @@ fn the_cli_starts_a_daemon_by_itself_when_none_runs() {
 }
 
 #[test]
+fn a_directory_whose_recipes_a_bay_does_not_use_is_told_so_in_one_line() {
+    let daemon = Daemon::start();
+    let repository = Repository::sample();
+    let plain = daemon.bay(&["up", &repository.arg(), "--name", "plain", "--image", SMALL]).ok();
+    assert!(!plain.errors().contains("not used"), "{plain}");
+    repository.write("Dockerfile", "FROM scratch\n");
+    repository.write("compose.yaml", "services: {}\n");
+    repository.write(".devcontainer/devcontainer.json", "{}\n");
+    let told = daemon.bay(&["up", &repository.arg(), "--name", "told", "--image", SMALL]).ok();
+    let errors = told.errors();
+    let lines: Vec<&str> = errors.lines().filter(|line| line.contains("not used")).collect();
+    let [line] = lines[..] else { panic!("{told}") };
+    for name in ["Dockerfile", "compose.yaml", ".devcontainer/devcontainer.json"] {
+        assert!(line.contains(name), "{name}: {line}");
+    }
+    let json = daemon.bay(&["up", &repository.arg(), "--name", "json", "--image", SMALL, "--json"]).ok();
+    assert!(!json.errors().contains("not used"), "{json}");
+    assert_eq!(json.json()["name"], "json");
+}
+
+#[test]
 fn a_daemon_that_is_started_while_the_old_one_still_ends_is_waited_for() {
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");

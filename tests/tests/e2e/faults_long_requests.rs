@@ -21,7 +21,8 @@ fn a_long_request_that_a_dying_daemon_cut_can_be_repeated() {
     daemon.empty_bay("b");
     let scratch = Scratch::new();
     let tree = scratch.join("tree");
-    fs::create_dir_all(&tree).unwrap();
+    fs::create_dir_all(tree.join("bin")).unwrap();
+    fs::copy(bay_tests::image::small().join("bin/busybox"), tree.join("bin/sh")).unwrap();
     let big = scratch.join("big");
     fs::write(&big, vec![b'x'; 3_000_000]).unwrap();
     let repository = Repository::sample();

@@ -161,6 +161,33 @@ fn impossible_images_are_refused_and_leave_nothing() {
 }
 
 #[test]
+fn a_saved_docker_image_and_one_without_a_shell_are_refused_with_what_to_do() {
+    let daemon = Daemon::setup().own_pool(1024).start();
+    let scratch = Scratch::new();
+    let archive = |name: &str, members: &[&str]| {
+        let mut bytes: Vec<u8> =
+            members.iter().flat_map(|member_name| member(member_name, b'0', "", b"{}")).collect();
+        bytes.extend([0; 1024]);
+        fs::write(scratch.join(name), bytes).unwrap();
+        format!("tar:{}", scratch.join(name).display())
+    };
+    let saved = archive("saved.tar", &["1f00/layer.tar", "1f00/json", "manifest.json", "repositories"]);
+    let oci = archive("oci.tar", &["blobs/sha256/1f00", "index.json", "oci-layout"]);
+    for source in [saved, oci] {
+        let (what, next) = daemon.bay(&["images", "import", &source]).fails_with(ErrorCode::ImageImport);
+        assert!(what.contains("docker save"), "{what}");
+        assert!(next.contains("docker export") && next.contains("`bay images import`"), "{next}");
+    }
+    let bare = archive("bare.tar", &["etc/passwd", "usr/bin/program"]);
+    let (what, next) = daemon.bay(&["images", "import", &bare]).fails_with(ErrorCode::ImageImport);
+    assert!(what.contains("no shell") && next.contains("bin"), "{what} {next}");
+    let repository = bay_tests::Repository::sample();
+    daemon.bay(&["up", &repository.arg(), "--image", &bare]).fails_with(ErrorCode::ImageImport);
+    assert_eq!(names(&daemon), [SMALL]);
+    assert_eq!(daemon.list().len(), 0);
+}
+
+#[test]
 fn a_hostile_archive_writes_nothing_outside_the_image() {
     let daemon = Daemon::setup().own_pool(1024).start();
     let scratch = Scratch::new();
@@ -215,7 +242,8 @@ fn a_hostile_archive_writes_nothing_outside_the_image() {
         }),
     ];
     for (what, bytes) in hostile {
-        let mut bytes = bytes.clone();
+        // With a shell, so that only what is hostile about it can be a reason to refuse it.
+        let mut bytes = [member("bin/sh", b'0', "", b"#!"), bytes.clone()].concat();
         if !what.starts_with("cut") {
             bytes.extend([0; 1024]);
         }
@@ -245,6 +273,8 @@ fn links_out_of_an_imported_directory_are_copied_but_not_followed() {
     let scratch = Scratch::new();
     let tree = scratch.join("tree");
     fs::create_dir_all(tree.join("etc")).unwrap();
+    fs::create_dir_all(tree.join("bin")).unwrap();
+    fs::copy(image::small().join("bin/busybox"), tree.join("bin/sh")).unwrap();
     fs::write(scratch.join("outside"), "outside\n").unwrap();
     symlink(scratch.join("outside"), tree.join("etc/link")).unwrap();
     symlink(scratch.path(), tree.join("dirlink")).unwrap();

@@ -74,3 +74,4 @@ mod uninterruptible_processes;
 mod upgrades_and_bad_disks;
 mod virtual_machine_hosts;
 mod watch;
+mod wrong_inputs;

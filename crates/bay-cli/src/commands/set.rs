@@ -1,5 +1,6 @@
 use bay_client::bay_path;
 use bay_types::bay::BayView;
+use bay_types::mib;
 use bay_types::settings::{BaySet, Setting};
 use clap::Args;
 use jiff::SignedDuration;
@@ -15,7 +16,7 @@ use crate::output::table::section;
 /// the reason, and all old limits remain. A stopped bay gets its new limits when it starts.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay set web --memory-mib 4096 --cpus 2\n  bay set web --pids none --io-write-mibps 50\n  bay set web --idle-stop 30m          stop it after this time without activity"
+    after_help = "Examples:\n  bay set web --memory-mib 4G --cpus 2\n  bay set web --pids none --io-write-mibps 50\n  bay set web --idle-stop 30m          stop it after this time without activity"
 )]
 pub(crate) struct Set {
     /// Name or id of the bay.
@@ -33,20 +34,20 @@ pub(crate) struct LimitFlags {
     /// Its weight when several bays compete for the processors; the default is 1024.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     cpu_shares: Option<Setting<u64>>,
-    /// Memory that it may use.
-    #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
+    /// Memory that it may use: a number of MiB, or with a unit, such as 4G.
+    #[arg(long, alias = "memory", value_name = "SIZE|none", value_parser = mib, allow_negative_numbers = true)]
     memory_mib: Option<Setting<u64>>,
-    /// Disk space that it may use beyond what it shares with its image and repository.
-    #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
+    /// Disk space that it may use beyond what it shares with its image and repository: MiB, or with a unit.
+    #[arg(long, alias = "disk", value_name = "SIZE|none", value_parser = mib, allow_negative_numbers = true)]
     disk_mib: Option<Setting<u64>>,
     /// Processes that it may have; `none` means 8192.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     pids: Option<Setting<u64>>,
-    /// MiB per second that it may read from the pool's disk.
-    #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
+    /// MiB per second that it may read from the pool's disk; also with a unit.
+    #[arg(long, value_name = "SIZE|none", value_parser = mib)]
     io_read_mibps: Option<Setting<u64>>,
-    /// MiB per second that it may write to the pool's disk.
-    #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
+    /// MiB per second that it may write to the pool's disk; also with a unit.
+    #[arg(long, value_name = "SIZE|none", value_parser = mib)]
     io_write_mibps: Option<Setting<u64>>,
     /// Stop it after this time without activity, such as 30m [default: off].
     #[arg(long, value_name = "TIME|off", value_parser = idle_time)]
@@ -76,6 +77,13 @@ where
         return Ok(Setting::LIFTED);
     }
     text.parse().map(Setting::To).map_err(|error: T::Err| format!("{error}; give a number, or `none`"))
+}
+
+fn mib(text: &str) -> Result<Setting<u64>, String> {
+    if text == "none" {
+        return Ok(Setting::LIFTED);
+    }
+    mib::parse(text).map(Setting::To).map_err(|error| format!("{error}, or `none`"))
 }
 
 fn idle_time(text: &str) -> Result<Setting<u64>, String> {
@@ -113,6 +121,11 @@ mod tests {
         for odd in ["", "-1", "1.5", "1g", "None"] {
             assert!(number::<u64>(odd).is_err(), "{odd}");
         }
+        assert_eq!(mib("4G"), Ok(Setting::To(4096)));
+        assert_eq!(mib("4096"), Ok(Setting::To(4096)));
+        assert_eq!(mib("none"), Ok(Setting::LIFTED));
+        let error = mib("4X").unwrap_err();
+        assert!(error.contains("4096") && error.contains("4G") && error.contains("none"), "{error}");
         assert_eq!(idle_time("30m"), Ok(Setting::To(1800)));
         assert_eq!(idle_time("90s"), Ok(Setting::To(90)));
         assert_eq!(idle_time("1h 30m"), Ok(Setting::To(5400)));

@@ -21,7 +21,7 @@ use crate::naming::{Target, without_credentials};
 use crate::output::age::since;
 use crate::output::progress::Meter;
 use crate::output::{count, size, talk};
-use crate::{git, operator, session, terminal, workspace};
+use crate::{git, operator, session, terminal, unused_recipes, workspace};
 use bay_text::escape::{self, one_line, visible};
 use bay_text::percent::segment;
 
@@ -31,7 +31,7 @@ use bay_text::percent::segment;
 /// or `bay branch` to copy changes out. Commits made in the bay have your git name and address.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay up                                 this directory\n  bay up https://example.org/project.git --ref v2\n  bay up . --name web --memory-mib 2048 --mount /srv/data:/data:ro\n  bay up . -- make test                  and run a command in it"
+    after_help = "Examples:\n  bay up                                 this directory\n  bay up https://example.org/project.git --ref v2\n  bay up . --name web --memory-mib 2G --mount /srv/data:/data:ro\n  bay up . -- make test                  and run a command in it"
 )]
 pub(crate) struct Up {
     /// A directory or a git URL.
@@ -81,6 +81,8 @@ struct Made {
     view: BayView,
     packed: Option<Packed>,
     notes: Vec<String>,
+    /// The files of the directory that other tools would use, and a bay does not.
+    unused: Option<String>,
 }
 
 impl Up {
@@ -99,6 +101,9 @@ impl Up {
             let closed = self.policy.policy.is_none() && has_no_policy(&mut client, &made.view).await;
             summary(&made, self.policy.policy.as_deref(), closed, began)
         };
+        if let Some(unused) = made.unused.as_ref().filter(|_| !global.json) {
+            talk(unused);
+        }
         if self.command.is_empty() {
             crate::output::data(&text)?;
             return Ok(0);
@@ -151,7 +156,7 @@ impl Up {
             let view = ask(client, &create, &mut meter).await?;
             let mut notes = vec![format!("a copy of the kept {}, which stays as it is", kept.name)];
             notes.extend(self.with_proposals(client, &view, policy).await?);
-            return Ok(Made { view, packed: None, notes });
+            return Ok(Made { view, packed: None, notes, unused: None });
         }
         match crate::naming::target(&self.what, |path| path.exists()) {
             Target::Url(url) => {
@@ -162,7 +167,7 @@ impl Up {
                 let view = ask(client, &create, &mut meter).await?;
                 let mut notes: Vec<String> = cached_since(client, &view).await.into_iter().collect();
                 notes.extend(self.with_proposals(client, &view, policy).await?);
-                Ok(Made { view, packed: None, notes })
+                Ok(Made { view, packed: None, notes, unused: None })
             }
             Target::Path(path) => {
                 let plan = workspace::plan(&path, self.reference.as_deref(), self.committed_only).await?;
@@ -179,6 +184,7 @@ impl Up {
                 let (view, findings) = tokio::join!(making, workspace::look(&plan.overlay));
                 let view = view?;
                 let mut notes = plan.notes;
+                let unused = unused_recipes::note(&plan.directory, &self.image);
                 let half_made = |error: ApiError| half_made(&view, &error);
                 let findings = findings.map_err(half_made)?;
                 notes.extend(findings.notes());
@@ -187,7 +193,7 @@ impl Up {
                     workspace::send(client, &bay, plan.overlay, findings).await.map_err(half_made)?;
                 notes.extend(packed.as_ref().and_then(Packed::warning));
                 notes.extend(self.with_proposals(client, &view, policy).await?);
-                Ok(Made { view, packed, notes })
+                Ok(Made { view, packed, notes, unused })
             }
         }
     }

@@ -225,7 +225,12 @@ impl Pool {
                 .doing(|| "lay out the image".to_owned())?;
         }
         if !skeleton::has_shell(&target) {
-            notes.push("it has no /bin/sh".to_owned());
+            let source_name = plan.source_text.clone();
+            return Err(if skeleton::is_layers(&target) {
+                PoolError::ImageInLayers { source_name }
+            } else {
+                PoolError::ImageWithoutShell { source_name }
+            });
         }
         let meta = Meta {
             id,

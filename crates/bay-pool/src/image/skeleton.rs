@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::io::Errno;
 
 use super::tree::{open_beneath, replacing};
@@ -174,6 +174,18 @@ fn write_in(
 pub(crate) fn has_shell(target: &OwnedFd) -> bool {
     bay_sys::paths::open_below(target, "bin/sh", OFlags::PATH, ResolveFlags::IN_ROOT)
         .is_ok_and(|found| rustix::fs::fstat(&found).is_ok_and(|stat| stat.st_mode & 0o111 != 0))
+}
+
+/// Whether this is no root filesystem but the layers of one and their list, as `docker save` and OCI tools write them.
+pub(crate) fn is_layers(target: &OwnedFd) -> bool {
+    let is_file = |path: &str| {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        bay_sys::paths::open_below(target, path, flags, ResolveFlags::IN_ROOT).is_ok_and(|found| {
+            rustix::fs::fstat(&found)
+                .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+        })
+    };
+    is_file("manifest.json") || (is_file("oci-layout") && is_file("index.json"))
 }
 
 /// Makes the parent directories of an added path, with the modes and owners of the host's.

@@ -223,15 +223,12 @@ fn a_directory_becomes_an_image_with_the_callers_rights() {
     let tree = lab.path().join("tree");
     write(&tree.join("app/file"), "x", 0o644);
     write(&tree.join("app/mine"), "x", 0o600);
+    write(&tree.join("bin/sh"), "#!", 0o755);
     let pool = lab.open();
     let source = format!("dir:{}", tree.display());
     let image = pool.image_import(&import(&source), 1000, &mut |_| {}).unwrap();
     assert_eq!(image.name, "tree");
-    assert!(
-        image.left_out.contains("no /bin/sh") && image.left_out.contains("1 not readable"),
-        "{}",
-        image.left_out
-    );
+    assert!(image.left_out.contains("1 not readable"), "{}", image.left_out);
     let root = image_root(&pool, &image);
     assert!(
         root.join("app/file").exists() && !root.join("app/mine").exists() && root.join("workspace").is_dir()
@@ -266,6 +263,61 @@ fn a_directory_becomes_an_image_with_the_callers_rights() {
     );
 }
 
+/// An executable `bin/sh`, without which nothing is an image.
+fn put_shell(archive: &mut Builder<Vec<u8>>) {
+    let mut header = Header::new_gnu();
+    header.set_mode(0o755);
+    header.set_size(2);
+    archive.append_data(&mut header, "bin/sh", &b"#!"[..]).unwrap();
+}
+
+#[test]
+fn what_is_no_root_filesystem_with_a_shell_is_refused_with_the_reason() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let layers: &[&[&str]] = &[
+        &["manifest.json", "repositories", "1f00/layer.tar", "1f00/json"],
+        &["oci-layout", "index.json", "blobs/sha256/1f00"],
+        &["blobs/sha256/1f00", "index.json", "manifest.json", "oci-layout"],
+    ];
+    let without_shell: &[&[&str]] =
+        &[&["etc/passwd", "usr/lib/x"], &["bin/sh"], &["rootfs/bin/sh"], &["index.json"], &["app/manifest.json"]];
+    let cases = layers.iter().map(|names| (names, true)).chain(without_shell.iter().map(|names| (names, false)));
+    for (names, in_layers) in cases {
+        let mut archive = Builder::new(Vec::new());
+        for name in *names {
+            // No file is executable, not even the one that is named like a shell.
+            put(&mut archive, EntryType::Regular, name, "", "{}");
+        }
+        let path = lab.path().join("odd.tar");
+        fs::write(&path, archive.into_inner().unwrap()).unwrap();
+        let error = pool.image_import(&import(&format!("tar:{}", path.display())), 0, &mut |_| {}).unwrap_err();
+        let api = error.to_api();
+        assert_eq!(api.code, ErrorCode::ImageImport, "{names:?}: {error}");
+        assert_eq!(error.to_string().contains("docker save"), in_layers, "{names:?}: {error}");
+        assert_eq!(error.to_string().contains("no shell"), !in_layers, "{names:?}: {error}");
+        let tree = lab.path().join("odd");
+        for name in *names {
+            write(&tree.join(name), "{}", 0o644);
+        }
+        let error = pool.image_import(&import(&format!("dir:{}", tree.display())), 0, &mut |_| {}).unwrap_err();
+        assert_eq!(error.to_api().code, ErrorCode::ImageImport, "{names:?}: {error}");
+        fs::remove_dir_all(&tree).unwrap();
+    }
+    // A shell that is a link within the image counts, and one that only the host has does not.
+    for (link, counts) in [("/usr/bin/busybox", true), ("../usr/bin/busybox", true), ("/bin/cat", false)] {
+        let tree = lab.path().join("linked");
+        write(&tree.join("usr/bin/busybox"), "#!", 0o755);
+        fs::create_dir_all(tree.join("bin")).unwrap();
+        std::os::unix::fs::symlink(link, tree.join("bin/sh")).unwrap();
+        let imported = pool.image_import(&import(&format!("dir:{}", tree.display())), 0, &mut |_| {});
+        assert_eq!(imported.is_ok(), counts, "{link}: {imported:?}");
+        fs::remove_dir_all(&tree).unwrap();
+    }
+    let left = fs::read_dir(lab.mount_point().join("images")).unwrap();
+    assert!(left.flatten().all(|entry| !entry.file_name().to_string_lossy().starts_with("tmp-")));
+}
+
 /// An entry with exactly this name and link, however unusual.
 fn put(archive: &mut Builder<Vec<u8>>, kind: EntryType, name: &str, link: &str, contents: &str) {
     let mut header = Header::new_gnu();
@@ -286,6 +338,7 @@ fn a_hostile_archive_cannot_leave_the_image() {
     fs::write(outside.join("victim"), "safe").unwrap();
     let away = outside.to_str().unwrap();
     let mut archive = Builder::new(Vec::new());
+    put_shell(&mut archive);
     put(&mut archive, EntryType::Regular, "good/file", "", "fine");
     put(&mut archive, EntryType::Regular, "../escaped", "", "bad");
     put(&mut archive, EntryType::Regular, "good/../../escaped", "", "bad");
@@ -369,6 +422,7 @@ fn an_archive_that_was_replaced_is_not_found_as_an_image_until_it_is_imported_ag
     let source = format!("tar:{}", path.display());
     let pack = |name: &str| {
         let mut builder = Builder::new(Vec::new());
+        put_shell(&mut builder);
         let mut header = Header::new_gnu();
         header.set_path(name).unwrap();
         header.set_size(0);
