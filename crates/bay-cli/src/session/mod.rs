@@ -348,6 +348,7 @@ impl<'a> Session<'a> {
             Frame::Error(error) if passing(&error) => return Ok(Some(End::Lost)),
             Frame::Error(error) => return Err(error.into()),
             Frame::Taken(offset) => self.outbox.taken(offset),
+            Frame::Time(_) => {}
             Frame::Stdin(_)
             | Frame::StdinEof
             | Frame::Resize(_)

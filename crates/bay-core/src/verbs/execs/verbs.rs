@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bay_types::bay::State;
 use bay_types::exec::{ExecSpec, ExecView, LimitHit, SignalRequest, Signalled};
 use bay_types::frame::{Frame, Gap, GapReason};
+use bay_types::output::OutputRequest;
 use bay_types::principal::Principal;
 use bay_types::trace::Traceparent;
 use bay_types::{CoreError, ErrorCode, InputId};
@@ -122,18 +123,18 @@ pub async fn output(
     who: &Principal,
     bay: &str,
     exec: &str,
-    since: u64,
-    follow: bool,
+    request: OutputRequest,
 ) -> Result<ByteStream, CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecOutput, bay)?;
     let row = execs::find(daemon, &handle, exec).await?;
+    let OutputRequest { since, follow, .. } = request;
     let waits = follow && row.exit.is_none();
     let runs = execs::must_run(&handle);
     if waits && handle.row().state == State::Paused {
         // A frozen guest sends nothing.
         runs?;
     } else if runs.is_ok() {
-        let path = format!("/v1/execs/{}/output?since={since}&follow={follow}", row.id);
+        let path = format!("/v1/execs/{}/output?{}", row.id, request.query());
         match handle.guest.read(&path).await {
             // The output of an exec that is over is checked against the record. The guest knows more about other
             // execs.
@@ -152,7 +153,7 @@ pub async fn output(
     } else {
         row.exit.map(|exit| Ok(Frame::Exit(exit, None)))
     };
-    match spool::output(state, row.id, since, last.clone()).await {
+    match spool::output(state, row.id, request, last.clone()).await {
         Ok(frames) => {
             let row = daemon.store.exec_get(handle.id, row.id).await.map_err(|e| e.to_api())?.unwrap_or(row);
             Ok(checked_output::checked(byte_stream::received_until_error(frames), &row, since))
