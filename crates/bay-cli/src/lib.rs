@@ -39,6 +39,7 @@ mod operator;
 mod output;
 #[cfg(test)]
 mod reference;
+mod removed_bay;
 mod serve_options;
 mod session;
 mod sparse_file;

@@ -18,15 +18,17 @@ use crate::commands::record::ago;
 use crate::failure::{Failure, Outcome};
 use crate::global_options::GlobalOptions;
 use crate::output::talk;
+use crate::removed_bay;
 use bay_text::percent::segment;
 
 pub(crate) use printer::{End, Layout, Printer};
+pub(crate) use tail::offset as tail_offset;
 
 /// How long a daemon may be unreachable while its output is followed.
 const REFOLLOW_FOR: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 /// Most lines that `--tail` counts.
-const MAX_TAIL: u64 = 1_000_000;
+pub(crate) const MAX_TAIL: u64 = 1_000_000;
 
 /// Show the output of a command, also after it or its bay has ended.
 ///
@@ -103,7 +105,22 @@ impl Logs {
     pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let path = bay_path(bay, &format!("/execs/{}", segment(&self.exec)));
-        Source { bay, path, follow: self.follow, part: &self.part }.show(global).await
+        match (Source { bay, path, follow: self.follow, part: &self.part }).show(global).await {
+            Err(Failure::Api { error, .. }) if error.code == ErrorCode::BayNotFound => {
+                Err(self.of_removed(global, error).await?)
+            }
+            other => other,
+        }
+    }
+
+    /// The output of a bay goes with it, but somebody who asks for it should learn what became of the bay.
+    async fn of_removed(&self, global: &GlobalOptions, unknown: ApiError) -> Result<Failure, Failure> {
+        let Some(bay) = removed_bay::newest(global, &self.name).await? else { return Ok(unknown.into()) };
+        let (name, how) = (&self.name, removed_bay::how(&bay, Timestamp::now()));
+        let next =
+            format!("`bay execs show {name} {}` and `bay timeline {name}` have what is on record", self.exec);
+        let message = format!("the bay {name} was {how}, and the output of its commands with it");
+        Ok(ApiError::new(ErrorCode::BayNotFound, message, next).into())
     }
 }
 

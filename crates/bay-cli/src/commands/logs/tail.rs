@@ -23,7 +23,7 @@ struct Extent {
 }
 
 /// The offset at which the last lines begin.
-pub(super) async fn offset(client: &mut Client, path: &str, lines: u64) -> Result<u64, Failure> {
+pub(crate) async fn offset(client: &mut Client, path: &str, lines: u64) -> Result<u64, Failure> {
     let Extent { output_bytes: end } = client.get(path).await?;
     if lines == 0 {
         return Ok(end);

@@ -19,7 +19,7 @@ use crate::byte_stream::{self, ByteStream};
 use crate::channel::FrameStream;
 use crate::daemon::Daemon;
 use crate::registry::{Attached, BayHandle};
-use crate::verbs::{command_approval, execs};
+use crate::verbs::{command_approval, execs, removed_bays};
 use crate::{checked_output, spool};
 
 /// The frames of a command in both directions, while a client is attached.
@@ -33,16 +33,20 @@ pub struct Frames {
     _attached: Attached,
 }
 
-/// A bay's commands as they are now.
+/// A bay's commands as they are now. Those of a removed bay, by its id, are what the record has.
 pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<ExecView>, CoreError> {
-    let handle = daemon.bay_for(who, Verb::ExecList, bay)?;
-    execs::list(daemon, &handle).await
+    match daemon.bay_for(who, Verb::ExecList, bay) {
+        Ok(handle) => execs::list(daemon, &handle).await,
+        Err(unknown) => removed_bays::execs(daemon, bay, unknown).await,
+    }
 }
 
-/// One command as it is now, by its id, its number, or the end of its id.
+/// One command as it is now, by its id, its number, or the end of its id. The bay may be removed, as in [`list`].
 pub async fn show(daemon: &Daemon, who: &Principal, bay: &str, exec: &str) -> Result<ExecView, CoreError> {
-    let handle = daemon.bay_for(who, Verb::ExecShow, bay)?;
-    execs::show(daemon, &handle, exec).await
+    match daemon.bay_for(who, Verb::ExecShow, bay) {
+        Ok(handle) => execs::show(daemon, &handle, exec).await,
+        Err(unknown) => removed_bays::exec(daemon, bay, exec, unknown).await,
+    }
 }
 
 /// The command with the bay's own user, unless it names one. A repeated request becomes the same command, because a bay
