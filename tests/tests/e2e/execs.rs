@@ -574,3 +574,88 @@ fn terminal_escapes_in_a_command_line_are_not_passed_to_the_reader_of_a_list() {
     let list = daemon.bay(&["execs", "ls", "b"]).ok();
     assert!(!list.stdout.contains(&0x1b) && !list.stdout.contains(&7), "{list}");
 }
+
+/// A command that reads a line, whose client is killed after the command printed `ready`.
+fn orphaned(daemon: &Daemon, script: &str) -> String {
+    let mut client = daemon
+        .command(&["exec", "b", "-i", "--", "sh", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 6];
+    client.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    assert_eq!(&ready, b"ready\n");
+    client.kill().unwrap();
+    client.wait().unwrap();
+    let listed = daemon.bay(&["execs", "ls", "b", "--json"]).ok().json();
+    listed.as_array().unwrap().last().unwrap()["number"].to_string()
+}
+
+#[test]
+fn a_command_whose_client_died_is_attached_to_with_its_output_so_far() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let exec = orphaned(&daemon, "echo ready; seq 1 2000; read line; echo \"got $line\"; exit 7");
+    let attached = daemon.bay_with_input(&["attach", "b", &exec, "--tail", "2"], b"hello\n");
+    assert_eq!((attached.code, attached.text().as_str()), (7, "1999\n2000\ngot hello"), "{attached}");
+    let (what, next) = daemon.bay(&["attach", "b", &exec]).fails_as(ErrorCode::InvalidInput, 125);
+    assert!(what.contains("exited") && next.contains("bay logs b"), "{what} {next}");
+    daemon.bay(&["attach", "b", "99"]).fails_as(ErrorCode::ExecNotFound, 125);
+
+    // Without input to attach, the input of the command does not end.
+    let exec = orphaned(&daemon, "echo ready; read line && echo \"got $line\"");
+    let mut watching =
+        daemon.command(&["attach", "b", &exec]).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = [0; 6];
+    watching.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    let other = daemon.bay_with_input(&["attach", "b", &exec, "--tail", "0"], b"again\n").ok();
+    assert_eq!(other.text(), "got again");
+    let mut rest = String::new();
+    watching.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
+    assert_eq!((rest.as_str(), watching.wait().unwrap().code()), ("got again\n", Some(0)));
+}
+
+#[test]
+fn the_keys_detach_from_a_terminal_and_the_command_draws_again_for_the_next() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let script = "trap 'echo drawn $(stty size)' WINCH; echo begun; until [ -e /tmp/go ]; do sleep 0.05; done; echo over";
+    let keys = "\n\u{10}\u{11}\n";
+    let id = ExecId::generate().to_string();
+    let spec =
+        json!({ "id": id, "argv": ["sh", "-c", script], "stdin": true, "tty": { "cols": 80, "rows": 24 } });
+    assert_eq!(daemon.rest("POST", "/v1/bays/b/execs", &spec).status, 201);
+    let exec = id.as_str();
+    let attached = daemon.on_a_terminal(&format!("attach b {exec}"), keys);
+    assert_eq!(attached.code, 0, "{attached}");
+    for word in ["begun", "drawn 40 100", "detached", "bay attach b"] {
+        assert!(attached.text().contains(word), "{word}: {attached}");
+    }
+    assert_eq!(exec_view(&daemon, "b", exec)["state"], "running");
+    let _go = daemon.sh("b", "touch /tmp/go").ok();
+    let view = until_ended(&daemon, "b", exec);
+    assert_eq!((&view["state"], &view["exit"]["code"]), (&json!("exited"), &json!(0)), "{view}");
+}
+
+#[test]
+fn the_json_of_an_exec_has_its_state() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let state = |exec: &str| {
+        let shown = daemon.bay(&["execs", "show", "b", exec, "--json"]).ok().json();
+        let listed = daemon.bay(&["execs", "ls", "b", "--json"]).ok().json();
+        let listed = listed.as_array().unwrap().iter().find(|one| one["id"] == exec).unwrap().clone();
+        assert_eq!(listed["state"], shown["state"]);
+        shown["state"].as_str().unwrap().to_owned()
+    };
+    let exec = detached(&daemon, "b", "sleep 1000");
+    assert_eq!(state(&exec), "running");
+    let _killed = daemon.bay(&["kill", "b", &exec]).ok();
+    until_ended(&daemon, "b", &exec);
+    assert_eq!(state(&exec), "killed");
+    let exec = detached(&daemon, "b", "exit 3");
+    until_ended(&daemon, "b", &exec);
+    assert_eq!(state(&exec), "exited");
+}
