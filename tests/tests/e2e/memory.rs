@@ -173,8 +173,8 @@ fn an_obstacle_to_a_capture_is_named_with_its_process_and_the_reason() {
     daemon.empty_bay("b");
     let hold = "import os, time; d = '/sys/fs/cgroup/unified'; d = d if os.path.isdir(d) else '/sys/fs/cgroup'\n\
                 os.mkdir(d + '/mine'); f = os.open(d + '/mine', os.O_RDONLY); os.rmdir(d + '/mine')\n\
-                if os.fork() == 0: os.fork()\n\
-                open('/workspace/held', 'w').write(str(os.getpid())); time.sleep(1000)";
+                if os.fork() == 0 and os.fork() == 0: open('/workspace/held', 'w')\n\
+                time.sleep(1000)";
     let _ = daemon.bay(&["exec", "b", "-d", "--", "python3", "-c", hold]).ok();
     until("it to hold on", || (daemon.sh("b", "test -e held").code == 0).then_some(()));
     let refused = daemon.bay(&["checkpoint", "b", "--memory"]);
