@@ -7,7 +7,7 @@ use bay_bench::Bench;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    approvals, audit, backends, bench, branch, bundle, checkpoint, checkpoints, compare, completions, cp, df,
+    approvals, attach, audit, backends, bench, branch, bundle, checkpoint, checkpoints, compare, completions, cp, df,
     diff, doctor, egress, exec, execs, fork, forward, grants, images, install, kill, logs, ls, notify, pause,
     policy, pool, ports, promote, replace, repos, restore, resume, review, rm, secret, services, set, shell,
     show, start, stop, story, timeline, uninstall, up, watch, workspaces,
@@ -45,6 +45,7 @@ enum Verb {
     Top(Top),
     Exec(exec::Exec),
     Shell(shell::Shell),
+    Attach(attach::Attach),
     Cp(cp::Cp),
     Stop(stop::Stop),
     Start(start::Start),
@@ -135,6 +136,7 @@ async fn dispatch(verb: Verb, daemon: &DaemonInThisExecutable, global: GlobalOpt
         Verb::Top(verb) => verb.run(&global).await,
         Verb::Exec(verb) => verb.run(&global).await,
         Verb::Shell(verb) => verb.run(&global).await,
+        Verb::Attach(verb) => verb.run(&global).await,
         Verb::Cp(verb) => verb.run(&global).await,
         Verb::Stop(verb) => verb.run(&global).await,
         Verb::Start(verb) => verb.run(&global).await,

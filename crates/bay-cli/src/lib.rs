@@ -44,6 +44,7 @@ mod operator;
 mod output;
 #[cfg(test)]
 mod reference;
+mod removed_bay;
 mod serve_options;
 mod session;
 mod sparse_file;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bay_guest::spool::{Piece, Reader, SpoolError};
 use bay_types::frame::{Frame, Gap, GapReason, HEADER_LEN, MAX_PAYLOAD, output_header};
+use bay_types::output::OutputRequest;
 use bay_types::service::{ServiceRun, ServiceView};
 use bay_types::{Action, CoreError, ErrorCode, ExecId, Hint, HintBay};
 use bytes::Bytes;
@@ -33,18 +34,19 @@ pub(crate) async fn services(state: PathBuf) -> Result<Vec<ServiceView>, CoreErr
     .await
 }
 
-/// Stored output from `since` on as frames, ended by `last` or by an error.
+/// Stored output as frames, ended by `last` or by an error.
 pub(crate) async fn output(
     state: PathBuf,
     id: ExecId,
-    since: u64,
+    request: OutputRequest,
     last: Option<Result<Frame, CoreError>>,
 ) -> Result<mpsc::Receiver<Result<Bytes, CoreError>>, CoreError> {
     let (sender, receiver) = mpsc::channel(IN_FLIGHT);
     let reader = blocking(move || {
         let dir = open(&state).map_err(|e| CoreError::internal(&e))?;
         let status = bay_guest::spool::read_status(dir.as_fd(), id).map_err(|e| to_api(&e))?;
-        Reader::open(dir.as_fd(), &status, since).map_err(|e| to_api(&e))
+        let reader = Reader::open(dir.as_fd(), &status, request.since).map_err(|e| to_api(&e))?;
+        Ok(reader.with_times(request.times))
     })
     .await?;
     tokio::spawn(send(reader, last, sender));
@@ -98,11 +100,11 @@ async fn send(
     }
 }
 
-/// The stored log of a service from `since` on as frames: the output of its runs, one after the other.
+/// The stored log of a service as frames: the output of its runs, one after the other.
 pub(crate) async fn log(
     state: PathBuf,
     runs: Vec<ServiceRun>,
-    since: u64,
+    request: OutputRequest,
 ) -> Result<mpsc::Receiver<Bytes>, CoreError> {
     let (sender, receiver) = mpsc::channel(IN_FLIGHT);
     let dir = blocking(move || {
@@ -110,13 +112,13 @@ pub(crate) async fn log(
         dir.map_err(|e| CoreError::internal(&e))
     })
     .await?;
-    tokio::spawn(send_log(Arc::new(dir), runs, since, sender));
+    tokio::spawn(send_log(Arc::new(dir), runs, request, sender));
     Ok(receiver)
 }
 
-async fn send_log(dir: Arc<OwnedFd>, runs: Vec<ServiceRun>, since: u64, to: mpsc::Sender<Bytes>) {
+async fn send_log(dir: Arc<OwnedFd>, runs: Vec<ServiceRun>, request: OutputRequest, to: mpsc::Sender<Bytes>) {
     let missing = |dropped| Frame::Gap(Gap { dropped, why: GapReason::Bound }).to_bytes();
-    let mut at = since;
+    let mut at = request.since;
     for (i, run) in runs.iter().enumerate() {
         // If a later run began, only what this run printed before that is part of the log.
         let end = runs.get(i + 1).map(|next| next.log_offset);
@@ -130,7 +132,8 @@ async fn send_log(dir: Arc<OwnedFd>, runs: Vec<ServiceRun>, since: u64, to: mpsc
             at = run.log_offset;
         }
         let mut left = end.map_or(u64::MAX, |end| end - at);
-        let mut reader = open_run(Arc::clone(&dir), run.exec, at - run.log_offset).await;
+        let from = OutputRequest { since: at - run.log_offset, ..request };
+        let mut reader = open_run(Arc::clone(&dir), run.exec, from).await;
         while let Some(open) = reader.take().filter(|_| left > 0) {
             let Some((again, frame)) = next(open, left).await else { return };
             // If a run cannot be read further, the rest of it is left out.
@@ -149,15 +152,16 @@ async fn send_log(dir: Arc<OwnedFd>, runs: Vec<ServiceRun>, since: u64, to: mpsc
     }
 }
 
-async fn open_run(dir: Arc<OwnedFd>, id: ExecId, since: u64) -> Option<Reader> {
+async fn open_run(dir: Arc<OwnedFd>, id: ExecId, request: OutputRequest) -> Option<Reader> {
     let open = move || {
         let status = bay_guest::spool::read_status(dir.as_fd(), id).map_err(|e| to_api(&e))?;
-        Reader::open(dir.as_fd(), &status, since).map_err(|e| to_api(&e))
+        let reader = Reader::open(dir.as_fd(), &status, request.since).map_err(|e| to_api(&e))?;
+        Ok(reader.with_times(request.times))
     };
     blocking(open).await.ok()
 }
 
-/// A frame, and how many bytes of output it has; `None` at the end.
+/// A frame, perhaps after one with its time, and how many bytes of output it has; `None` at the end.
 type Next = Result<Option<(Vec<u8>, u64)>, SpoolError>;
 
 /// The next frame, of at most so many bytes, and the reader for the one after. `None` only after a defect.
@@ -176,7 +180,8 @@ fn read_next(reader: &mut Reader, most: u64) -> Next {
             let len = len.min(usize::try_from(most).unwrap_or(len));
             frame.truncate(HEADER_LEN + len);
             frame[..HEADER_LEN].copy_from_slice(&output_header(stderr, u32::try_from(len).unwrap_or(0)));
-            Some((frame, len as u64))
+            let time = reader.time_frame().unwrap_or_default();
+            Some(([time, frame].concat(), len as u64))
         }
         Piece::Gap(gap) => {
             let dropped = gap.dropped.min(most);

@@ -4,6 +4,7 @@
 use std::os::fd::BorrowedFd;
 
 use bay_types::diff::{Change, Content, DiffEntry, DiffSummary, NodeKind};
+use bay_types::inside;
 
 use crate::content::{Contents, FileSide};
 use crate::left_out::LeftOut;
@@ -48,6 +49,7 @@ pub fn compare_without(
         held_bytes: 0,
         reported: 0,
         owners: options.owners,
+        ctl_link: options.ctl_link,
     };
     walk(before, after, left_out, options, &mut reporter, &mut |candidate, reporter| {
         comparison.take(candidate, reporter)
@@ -66,6 +68,8 @@ struct Comparison<'a> {
     reported: u64,
     /// Whether another owner is a difference.
     owners: bool,
+    /// See [`Options::ctl_link`].
+    ctl_link: bool,
 }
 
 impl Comparison<'_> {
@@ -127,6 +131,9 @@ impl Comparison<'_> {
             (None, Some(before), Some(after)) if before.kind == after.kind => Change::Modified,
             (None, Some(_), Some(_)) => Change::Replaced,
         };
+        if change == Change::Added && !self.ctl_link && self.is_ctl_link(candidate) {
+            return Ok(None);
+        }
         let content = self.content(old, candidate, reporter)?;
         let same_rights = match (before, after) {
             (Some(before), Some(after)) => before.same_rights(after, self.owners),
@@ -143,6 +150,13 @@ impl Comparison<'_> {
             }
         }
         Ok(Some(self.made(change, candidate, from, content)))
+    }
+
+    /// Whether this is the guest's own link to `bay-ctl`. A link elsewhere, or a file, is somebody else's.
+    fn is_ctl_link(&self, candidate: &Candidate) -> bool {
+        inside::CTL_LINKS.iter().any(|path| path.as_bytes() == candidate.path)
+            && link(self.after, &candidate.path, candidate.after.as_ref())
+                .is_some_and(|target| target == inside::CTL.as_bytes())
     }
 
     fn content(&mut self, old: &Candidate, new: &Candidate, reporter: &mut Reporter<'_>) -> Result<Content> {
@@ -250,6 +264,7 @@ mod tests {
             after: Some(after.as_fd()),
             contents: Contents::new(&options),
             owners: options.owners,
+            ctl_link: options.ctl_link,
             held: None,
             held_bytes: 0,
             reported: 0,

@@ -25,6 +25,8 @@ pub struct Options {
     /// Whether another owner is a difference. The workspace of a bay with its own user belongs to that user, and what it
     /// began from does not.
     pub owners: bool,
+    /// Whether the link to `bay-ctl` that the guest makes is a difference. In a root filesystem it is not the agent's.
+    pub ctl_link: bool,
 }
 
 impl Options {
@@ -38,6 +40,7 @@ impl Options {
             git: GitDirectories::LeftOut,
             settled_before: None,
             owners: true,
+            ctl_link: true,
         }
     }
 
@@ -52,6 +55,7 @@ impl Options {
             git: GitDirectories::WhatRuns,
             settled_before: None,
             owners: true,
+            ctl_link: true,
         }
     }
 }

@@ -8,9 +8,9 @@ use axum::response::Response;
 use axum::routing::{get, patch, post};
 use axum::{Extension, Router};
 use bay_core::Daemon;
-use bay_core::verbs::{bays, create, events, settings};
+use bay_core::verbs::{bays, create, events, removed_bays, settings};
 use bay_types::backend::BackendView;
-use bay_types::bay::{BayCreate, BayDelete, BayDeleted, BayView, Health};
+use bay_types::bay::{BayCreate, BayDelete, BayDeleted, BayRemoved, BayView, Health};
 use bay_types::event::{Event, EventsVerified};
 use bay_types::settings::BaySet;
 use bay_types::top::Top;
@@ -28,6 +28,7 @@ pub(super) fn routes() -> Router<Arc<Daemon>> {
         .route("/v1/events/verify", get(verify_events))
         .route("/v1/top", get(top))
         .route("/v1/bays", get(list).post(create))
+        .route("/v1/removed-bays", get(removed))
         .route("/v1/bays/{bay}", get(show).delete(remove))
         .route("/v1/bays/{bay}/start", post(start))
         .route("/v1/bays/{bay}/stop", post(stop))
@@ -75,6 +76,20 @@ async fn verify_events(
 
 async fn list(_: NoQuery, State(daemon): Shared, Caller(who): Caller) -> Result<Json<Vec<BayView>>, Failure> {
     Ok(Json(bays::list(&daemon, &who).await?))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RemovedQuery {
+    name: Option<String>,
+}
+
+async fn removed(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Query(query): Query<RemovedQuery>,
+) -> Result<Json<Vec<BayRemoved>>, Failure> {
+    Ok(Json(removed_bays::list(&daemon, &who, query.name.as_deref()).await?))
 }
 
 #[derive(Debug, Deserialize)]

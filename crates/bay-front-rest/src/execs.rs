@@ -10,6 +10,7 @@ use bay_core::Daemon;
 use bay_core::verbs::execs::verbs::{self, Frames};
 use bay_types::exec::{ExecSpec, ExecView, SignalRequest, Signalled};
 use bay_types::frame::{INPUT, UPGRADE};
+use bay_types::output::OutputRequest;
 use bay_types::{CoreError, ErrorCode, InputId};
 use http::StatusCode;
 use hyper::upgrade::OnUpgrade;
@@ -150,23 +151,14 @@ fn splice(switch: OnUpgrade, frames: Frames) -> Response {
     response
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OutputQuery {
-    #[serde(default)]
-    since: u64,
-    #[serde(default)]
-    follow: bool,
-}
-
 async fn output(
     State(daemon): Shared,
     Caller(who): Caller,
     Path((bay, exec)): Path<(String, String)>,
-    Query(query): Query<OutputQuery>,
+    Query(request): Query<OutputRequest>,
     Extension(words): Extension<Words>,
 ) -> Result<Response, Failure> {
-    Ok(frames(words, verbs::output(&daemon, &who, &bay, &exec, query.since, query.follow).await?))
+    Ok(frames(words, verbs::output(&daemon, &who, &bay, &exec, request).await?))
 }
 
 async fn signal(

@@ -8,8 +8,8 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use bay_core::Daemon;
 use bay_core::verbs::services;
+use bay_types::output::OutputRequest;
 use bay_types::service::{ServiceSpec, ServiceView};
-use serde::Deserialize;
 
 use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, Json, octets};
@@ -69,20 +69,11 @@ async fn remove(
     Ok(Json(services::delete(&daemon, &who, &bay, &service).await?))
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OutputQuery {
-    #[serde(default)]
-    since: u64,
-    #[serde(default)]
-    follow: bool,
-}
-
 async fn output(
     State(daemon): Shared,
     Caller(who): Caller,
     Path((bay, service)): Path<(String, String)>,
-    Query(query): Query<OutputQuery>,
+    Query(request): Query<OutputRequest>,
 ) -> Result<Response, Failure> {
-    Ok(octets(services::output(&daemon, &who, &bay, &service, query.since, query.follow).await?))
+    Ok(octets(services::output(&daemon, &who, &bay, &service, request).await?))
 }

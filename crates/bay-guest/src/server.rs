@@ -253,7 +253,8 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
             let follow = if query.flag("follow")? { Follow::UntilExit } else { Follow::WhatIsThere };
             let found = execs.get_started(parse_id(id)?).await?;
             output::check_since(&found, since)?;
-            Ok(stream(output::body(Output::of(execs, &found, since, follow)?), None))
+            let output = Output::of(execs, &found, since, follow)?.with_times(query.flag("times")?);
+            Ok(stream(output::body(output), None))
         }
         (&Method::POST, ["v1", "execs", id, "signal"]) => {
             let id = parse_id(id)?;

@@ -182,6 +182,25 @@ impl Store {
         row.map(|row| event_row(&row).map_err(&failed)?.event()).transpose()
     }
 
+    /// The events of the ends of removed bays, newest first: of those with this last name, or of all.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn bays_removed(&self, name: Option<&str>, limit: u32) -> Result<Vec<Event>> {
+        let failed = self.failed("reading which bays were removed");
+        let rows = sqlx::query(concat!(
+            "SELECT seq, at, bay, kind, body, hash FROM events WHERE kind = 'bay.deleted' ",
+            "AND ($1 IS NULL OR CASE WHEN json_valid(body) THEN json_extract(body, '$.name') = $1 ELSE 0 END) ",
+            "ORDER BY seq DESC LIMIT $2"
+        ))
+        .bind(name)
+        .bind(i64::from(limit))
+        .fetch_all(&self.inner.readers)
+        .await
+        .map_err(&failed)?;
+        rows.iter().map(|row| event_row(row).map_err(&failed)?.event()).collect()
+    }
+
     /// One event of a bay, by its number.
     ///
     /// # Errors

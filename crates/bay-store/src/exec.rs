@@ -6,7 +6,7 @@ use bay_types::blame::Blame;
 use bay_types::checkpoint::Point;
 use bay_types::event::Field;
 use bay_types::event::exec::ExecRevived;
-use bay_types::exec::{ExecEnd, ExecSpec, ExecView, Exit, LimitHit, Usage, duration_s};
+use bay_types::exec::{ExecEnd, ExecSpec, ExecState, ExecView, Exit, LimitHit, Usage, duration_s};
 use bay_types::output::OutputHash;
 use bay_types::trace::ExecTrace;
 use bay_types::usage::ExecCost;
@@ -54,6 +54,7 @@ impl ExecRow {
             id: self.id,
             bay: self.bay,
             number: self.number,
+            state: ExecState::of(self.exit, self.ended_at),
             argv: self.spec.argv.clone(),
             cwd: self.spec.cwd.clone(),
             user: self.spec.user.clone(),

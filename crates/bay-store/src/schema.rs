@@ -25,11 +25,16 @@ const MIGRATIONS: &[&[&str]] = &[
     CHECKPOINT_EVENTS,
     SECRET_EVENTS,
     BLAME,
+    REMOVED_BAYS,
 ];
 
 /// A timeline has the events of the bay's secrets, which belong to no bay. `secret_events` repeats this condition.
 const SECRET_EVENTS: &[&str] = &["CREATE INDEX events_secrets ON events (seq) \
      WHERE kind IN ('secret.set', 'secret.rotated', 'secret.removed', 'secret.stale')"];
+
+/// Removed bays are found by their last name. `bays_removed` repeats this condition.
+const REMOVED_BAYS: &[&str] =
+    &["CREATE INDEX events_removed_bays ON events (seq) WHERE kind = 'bay.deleted'"];
 
 /// What may have made an exec fail.
 const BLAME: &[&str] = &["ALTER TABLE execs ADD COLUMN blame TEXT NOT NULL DEFAULT '[]'"];

@@ -324,6 +324,20 @@ pub struct BayDeleted {
     pub kept_workspace: Option<PathBuf>,
 }
 
+/// A bay that was removed, as the record knows it. `bay ls --removed --json` prints an array of these.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BayRemoved {
+    pub id: BayId,
+    /// Its last name. Another bay may have it by now.
+    pub name: BayName,
+    pub removed_at: Timestamp,
+    /// Who asked for it, as the record names them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_workspace: Option<PathBuf>,
+}
+
 /// A kept workspace, which outlived its bay. `bay workspaces ls --json` prints an array of these.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkspaceView {

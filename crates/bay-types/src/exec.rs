@@ -287,6 +287,50 @@ pub fn duration_s(from: Timestamp, to: Timestamp) -> f64 {
     seconds(u64::try_from(us).unwrap_or(0))
 }
 
+/// Whether an exec runs, or how it ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ExecState {
+    /// It has not ended, as far as is known.
+    #[default]
+    Running,
+    Exited,
+    Signaled,
+    TimedOut,
+    Killed,
+    Stopped,
+    Lost,
+    /// It has ended; how is not on record.
+    Ended,
+}
+
+text_enum!(ExecState {
+    Running = "running",
+    Exited = "exited",
+    Signaled = "signaled",
+    TimedOut = "timed-out",
+    Killed = "killed",
+    Stopped = "stopped",
+    Lost = "lost",
+    Ended = "ended",
+});
+
+impl ExecState {
+    #[must_use]
+    pub fn of(exit: Option<Exit>, ended_at: Option<Timestamp>) -> Self {
+        match exit.map(|exit| exit.reason) {
+            None if ended_at.is_none() => Self::Running,
+            None => Self::Ended,
+            Some(EndReason::Exited) => Self::Exited,
+            Some(EndReason::Signaled) => Self::Signaled,
+            Some(EndReason::TimedOut) => Self::TimedOut,
+            Some(EndReason::Killed) => Self::Killed,
+            Some(EndReason::Stopped) => Self::Stopped,
+            Some(EndReason::Lost) => Self::Lost,
+        }
+    }
+}
+
 /// An exec as the API shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExecView {
@@ -294,6 +338,8 @@ pub struct ExecView {
     pub bay: BayId,
     /// Counts from 1 in each bay; what people type.
     pub number: u64,
+    #[serde(default)]
+    pub state: ExecState,
     pub argv: Vec<String>,
     pub cwd: Option<String>,
     pub user: Option<String>,

@@ -63,6 +63,9 @@ pub enum Frame {
     Error(ApiError),
     /// The command took the input before this offset.
     Taken(u64),
+    /// When the output in the following frames came, in milliseconds since 1970; 0 if that was not recorded. Only sent
+    /// to a reader that asks for times.
+    Time(u64),
 }
 
 /// Output that is missing here, or will be missing for a later reader.
@@ -121,6 +124,7 @@ const GAP: u8 = 18;
 const EXIT: u8 = 19;
 const ERROR: u8 = 20;
 const TAKEN: u8 = 21;
+const TIME: u8 = 22;
 
 /// The header of an output frame, for senders that write the payload themselves.
 #[must_use]
@@ -170,6 +174,7 @@ impl Frame {
             Frame::Error(error) => (ERROR, json(error).into()),
             Frame::InputEnd(offset) => (INPUT_END, offset.to_be_bytes().to_vec().into()),
             Frame::Taken(offset) => (TAKEN, offset.to_be_bytes().to_vec().into()),
+            Frame::Time(at) => (TIME, at.to_be_bytes().to_vec().into()),
             Frame::Input(..) => return,
         };
         if body.is_empty() {
@@ -202,7 +207,7 @@ impl Frame {
         if len > MAX_PAYLOAD {
             return Err(FrameError::TooLong(len));
         }
-        if !matches!(kind, STDIN..=INPUT_END | STDOUT..=TAKEN) {
+        if !matches!(kind, STDIN..=INPUT_END | STDOUT..=TIME) {
             return Err(FrameError::UnknownKind(kind));
         }
         let Some(body) = rest.get(..len) else {
@@ -230,6 +235,7 @@ impl Frame {
             }
             INPUT_END => Frame::InputEnd(decode_offset(kind, body)?),
             TAKEN => Frame::Taken(decode_offset(kind, body)?),
+            TIME => Frame::Time(decode_offset(kind, body)?),
             _ => Frame::Error(serde_json::from_slice(body).map_err(bad)?),
         };
         Ok(Some((frame, HEADER_LEN + len)))
@@ -300,7 +306,12 @@ mod tests {
         let (Frame::Input(40, head), Frame::Input(next, tail)) = (first, second) else { panic!("not input") };
         assert_eq!(next, 40 + head.len() as u64);
         assert_eq!([head, tail].concat(), long);
-        for frame in [Frame::InputEnd(u64::MAX), Frame::Taken(1 << 40), Frame::Input(3, b"x".to_vec())] {
+        for frame in [
+            Frame::InputEnd(u64::MAX),
+            Frame::Taken(1 << 40),
+            Frame::Time(1 << 41),
+            Frame::Input(3, b"x".to_vec()),
+        ] {
             let wire = frame.to_bytes();
             assert_eq!(Frame::decode(&wire), Ok(Some((frame, wire.len()))));
         }
@@ -314,11 +325,11 @@ mod tests {
         };
         assert_eq!(Frame::decode(&input(u64::MAX, b"x")), Err(FrameError::Malformed(INPUT_AT)));
         assert!(Frame::decode(&input(u64::MAX - 1, b"x")).is_ok());
-        for kind in [INPUT_AT, INPUT_END, TAKEN] {
+        for kind in [INPUT_AT, INPUT_END, TAKEN, TIME] {
             let short = [&header(kind, 7)[..], &[0; 7]].concat();
             assert_eq!(Frame::decode(&short), Err(FrameError::Malformed(kind)));
         }
-        for kind in [INPUT_END, TAKEN] {
+        for kind in [INPUT_END, TAKEN, TIME] {
             let long = [&header(kind, 9)[..], &[0; 9]].concat();
             assert_eq!(Frame::decode(&long), Err(FrameError::Malformed(kind)));
         }

@@ -8,14 +8,14 @@
 //! | `GET /v1/execs/{id}`                      | its status                                                |
 //! | `DELETE /v1/execs/{id}`                   | forget a finished exec and its output                     |
 //! | `POST /v1/execs/{id}/attach?since=N`      | upgrade to frames; a body starts the exec first; with a [`bay-input`](crate::frame::INPUT) header, input has offsets |
-//! | `GET /v1/execs/{id}/output?since=N&follow=` | the same output frames as a plain body, ended by `Exit` when it has ended |
+//! | `GET /v1/execs/{id}/output?since=N&follow=&times=` | the same output frames as a plain body, ended by `Exit` when it has ended; with `times`, each stretch after a `Time` |
 //! | `POST /v1/execs/{id}/signal`              | [`SignalRequest`](crate::exec::SignalRequest); answers [`Signalled`](crate::exec::Signalled) with the status afterwards |
 //! | `GET /v1/services`                        | array of [`ServiceView`](crate::service::ServiceView), by name |
 //! | `PUT /v1/services/{name}`                 | [`ServiceSpec`](crate::service::ServiceSpec): define or replace; answers the view, 201 when new |
 //! | `GET /v1/services/{name}`                 | its view                                                  |
 //! | `DELETE /v1/services/{name}`              | stop it and forget it with its log; 202 and the view while it ends, then 404 |
 //! | `POST /v1/services/{name}/{start,stop,restart}` | answers the view at once; poll it for the outcome |
-//! | `GET /v1/services/{name}/output?since=N&follow=` | its log as output frames, over all kept runs; no `Exit` |
+//! | `GET /v1/services/{name}/output?since=N&follow=&times=` | its log as output frames, over all kept runs; no `Exit` |
 //! | `GET /v1/events`                          | lines of [`GuestEvent`], without end; cut off when its reader is far behind |
 //! | `POST /v1/asks/{id}`                      | [`Answered`](crate::inside::Answered): the answer to a [`GuestEvent::Asked`]; 204 |
 //! | `GET /v1/stat?path=`                      | [`FileStat`]; of a symlink itself unless `follow=true`    |

@@ -38,6 +38,9 @@ pub const CTL_SOCKET: &str = "/.bay/ctl.sock";
 /// Inside the bay: `bay-ctl`, and its directory in `PATH`.
 pub const CTL: &str = "/.bay/bin/bay-ctl";
 pub const CTL_DIR: &str = "/.bay/bin";
+/// Below the root of the bay: where the guest links to `bay-ctl`, at the first place whose directory exists. Every `PATH`
+/// that a login shell, `su` or `sudo` makes has `/usr/bin`; some leave out `/usr/local/bin`.
+pub const CTL_LINKS: [&str; 2] = ["usr/bin/bay-ctl", "usr/local/bin/bay-ctl"];
 /// Inside the bay: information for the agent.
 pub const README: &str = "/.bay/README.md";
 /// Longest hold of one `bay-ctl hold`. It can be renewed.

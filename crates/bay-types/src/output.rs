@@ -11,6 +11,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::ParseIdError;
 
+/// Which output a reader asks for, as the query of its request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OutputRequest {
+    /// The first byte.
+    pub since: u64,
+    /// Wait for output that is still to come.
+    pub follow: bool,
+    /// Say when the output came; see [`Frame::Time`](crate::frame::Frame::Time).
+    pub times: bool,
+}
+
+impl OutputRequest {
+    /// The query of the request. A guest or a daemon of an earlier release never sees a key that it does not know, unless
+    /// the reader asks for what the key means.
+    #[must_use]
+    pub fn query(&self) -> String {
+        let times = if self.times { "&times=true" } else { "" };
+        format!("since={}&follow={}{times}", self.since, self.follow)
+    }
+}
+
 /// Most hashes that are reported of one exec, the newest ones. This bounds the event in the record: 64 of them take
 /// 13 KiB.
 pub const MAX_OUTPUT_HASHES: usize = 64;

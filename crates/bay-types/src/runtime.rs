@@ -92,14 +92,29 @@ pub struct Obstacle {
     pub resource: String,
     /// Why it cannot be captured.
     pub reason: String,
+    /// How many other processes of the bay have the same obstacle.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub others: u64,
+}
+
+/// The signature is serde's.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl std::fmt::Display for Obstacle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.pid {
-            Some(pid) => write!(f, "process {pid} ({}): {}: {}", self.program, self.resource, self.reason),
-            None => write!(f, "{}: {}", self.resource, self.reason),
+            Some(pid) => write!(f, "process {pid} ({})", self.program)?,
+            None => return write!(f, "{}: {}", self.resource, self.reason),
         }
+        match self.others {
+            0 => {}
+            1 => write!(f, " and 1 other")?,
+            others => write!(f, " and {others} others")?,
+        }
+        write!(f, ": {}: {}", self.resource, self.reason)
     }
 }
 

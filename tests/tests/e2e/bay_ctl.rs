@@ -346,3 +346,28 @@ fn changes_from_inside_are_recorded() {
         (counted >= 40).then_some(())
     });
 }
+
+#[test]
+fn bay_ctl_is_found_in_paths_that_login_shells_and_su_make() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let has_bash = daemon.sh("b", "test -x /bin/bash").code == 0;
+    let bash = ["env -i bash -lc 'bay-ctl whoami --json'", "bash -lc 'bay-ctl whoami --json'"];
+    let any = [
+        "env -i sh -lc 'bay-ctl whoami --json'",
+        "su - user -c 'bay-ctl whoami --json'",
+        "su - -c 'bay-ctl can'",
+    ];
+    for line in bash.iter().filter(|_| has_bash).chain(&any) {
+        let ran = daemon.sh("b", line).ok();
+        assert!(!ran.text().is_empty(), "{line}: {ran}");
+    }
+    let told = daemon.bay(&["diff", "b", "--root", "--json"]).ok().text();
+    assert!(told.contains("\"line\":\"done\"") && !told.contains("bay-ctl"), "{told}");
+    // What the agent puts in its place is the agent's.
+    let _own = daemon.sh("b", "rm /usr/bin/bay-ctl; echo mine > /usr/bin/bay-ctl").ok();
+    let _restarted = daemon.bay(&["stop", "b"]).ok();
+    let _restarted = daemon.bay(&["start", "b"]).ok();
+    assert_eq!(daemon.sh("b", "cat /usr/bin/bay-ctl").ok().text(), "mine");
+    assert!(daemon.bay(&["diff", "b", "--root", "--json"]).ok().text().contains("usr/bin/bay-ctl"));
+}

@@ -8,6 +8,7 @@ use bay_tests::suite::Scratch;
 use bay_tests::{CliRun, Daemon, Repository, SMALL, until};
 use bay_types::ErrorCode;
 use bay_types::bay::State;
+use serde_json::json;
 
 #[test]
 fn up_makes_a_running_bay_with_the_repository_in_its_workspace() {
@@ -474,4 +475,55 @@ fn a_daemon_that_is_started_while_the_old_one_still_ends_is_waited_for() {
     assert_eq!(bays[0]["name"], "b", "{bays}");
     daemon.stop_started_by_cli();
     daemon.launch();
+}
+
+#[test]
+fn a_removed_bay_is_listed_and_read_by_its_last_name_until_another_bay_has_it() {
+    let daemon = Daemon::start();
+    let none = daemon.bay(&["ls", "--removed"]).ok();
+    assert!(none.text().is_empty() && none.errors().contains("no bay was removed"), "{none}");
+    let first = daemon.empty_bay("b")["id"].as_str().unwrap().to_owned();
+    let _ran = daemon.sh("b", "echo first").ok();
+    let _removed = daemon.bay(&["rm", "b"]).ok();
+    let second = daemon.empty_bay("b")["id"].as_str().unwrap().to_owned();
+    assert_eq!(daemon.sh("b", "echo second; exit 7").code, 7);
+    let _removed = daemon.bay(&["rm", "b"]).ok();
+    daemon.empty_bay("other");
+
+    let listed = daemon.bay(&["ls", "--removed", "--json"]).ok().json();
+    let ids: Vec<&str> = listed.as_array().unwrap().iter().map(|bay| bay["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, [second.as_str(), first.as_str()], "the newest is first: {listed}");
+    assert_eq!(listed[0]["name"], "b");
+    assert!(!listed[0]["by"].as_str().unwrap().is_empty() && listed[0]["removed_at"].is_string(), "{listed}");
+    let shown = daemon.bay(&["ls", "--removed"]).ok().text();
+    assert!(shown.contains(&second) && shown.contains("ago") && !shown.contains("other"), "{shown}");
+
+    for verb in [&["timeline", "b"][..], &["story", "b"], &["execs", "ls", "b"], &["execs", "show", "b", "1"]]
+    {
+        let ran = daemon.bay(verb).ok();
+        assert!(ran.text().contains("echo second") && !ran.text().contains("echo first"), "{ran}");
+        let said = ran.errors();
+        assert_eq!(said.matches("no bay is called b now").count(), 1, "{said}");
+        assert!(said.contains(&second) && said.contains("removed"), "{said}");
+    }
+    let _egress = daemon.bay(&["egress", "b"]).ok();
+    let exec = daemon.bay(&["execs", "show", "b", "1", "--json"]).ok().json();
+    assert_eq!((&exec["exit"]["code"], &exec["bay"]), (&json!(7), &json!(second)), "{exec}");
+    daemon.bay(&["execs", "show", "b", "99"]).fails_with(ErrorCode::ExecNotFound);
+    let older = daemon.bay(&["execs", "ls", &first]).ok();
+    assert!(older.text().contains("echo first") && older.errors().is_empty(), "{older}");
+    let shown = daemon.bay(&["show", "b"]).ok();
+    assert!(shown.text().contains(&second) && shown.errors().contains("removed"), "{shown}");
+    let (what, next) = daemon.bay(&["logs", "b", "1"]).fails_with(ErrorCode::BayNotFound);
+    assert!(
+        what.contains("removed") && what.contains("output") && next.contains("bay timeline b"),
+        "{what} {next}"
+    );
+
+    // Verbs that change a bay never mean a removed one, and a living bay has its name to itself.
+    daemon.bay(&["stop", "b"]).fails_with(ErrorCode::BayNotFound);
+    daemon.bay(&["timeline", "never"]).fails_with(ErrorCode::BayNotFound);
+    daemon.empty_bay("b");
+    let living = daemon.bay(&["execs", "ls", "b"]).ok();
+    assert!(!living.text().contains("second") && !living.errors().contains("removed"), "{living}");
 }

@@ -112,6 +112,25 @@ fn programs_that_an_image_adds_to_the_path_are_found_by_every_command() {
 }
 
 #[test]
+fn the_ids_that_the_list_shows_are_accepted_wherever_an_image_is_named() {
+    let daemon = Daemon::setup().own_pool(1024).start();
+    let images = daemon.bay(&["images", "ls", "--json"]).ok().json();
+    let id = images[0]["id"].as_str().unwrap().to_owned();
+    let short = &id[id.len() - 8..];
+    assert!(daemon.bay(&["images", "ls"]).ok().text().contains(short));
+    let _made = daemon.bay(&["up", "--name", "b", "--image", short]).ok();
+    let shown = daemon.show("b");
+    assert_eq!((&shown["image"], &shown["image_id"]), (&json!(id), &json!(id)), "the bay keeps the whole id");
+    let _replaced = daemon.bay(&["replace", "b"]).ok();
+    let (what, _) =
+        daemon.bay(&["up", "--name", "c", "--image", "00000000"]).fails_with(ErrorCode::ImageNotFound);
+    assert!(what.contains("00000000"), "{what}");
+    daemon.bay(&["images", "rm", short]).fails_with(ErrorCode::ImageInUse);
+    let _removed = daemon.bay(&["rm", "b", "--yes"]).ok();
+    let _gone = daemon.bay(&["images", "rm", short]).ok();
+}
+
+#[test]
 fn an_image_in_use_is_not_removed_and_an_unused_one_is() {
     let daemon = Daemon::setup().own_pool(1024).start();
     daemon.empty_bay("b");

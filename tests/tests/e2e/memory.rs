@@ -173,14 +173,19 @@ fn an_obstacle_to_a_capture_is_named_with_its_process_and_the_reason() {
     daemon.empty_bay("b");
     let hold = "import os, time; d = '/sys/fs/cgroup/unified'; d = d if os.path.isdir(d) else '/sys/fs/cgroup'\n\
                 os.mkdir(d + '/mine'); f = os.open(d + '/mine', os.O_RDONLY); os.rmdir(d + '/mine')\n\
-                open('/workspace/held', 'w'); time.sleep(1000)";
+                if os.fork() == 0 and os.fork() == 0: open('/workspace/held', 'w')\n\
+                time.sleep(1000)";
     let _ = daemon.bay(&["exec", "b", "-d", "--", "python3", "-c", hold]).ok();
     until("it to hold on", || (daemon.sh("b", "test -e held").code == 0).then_some(()));
     let refused = daemon.bay(&["checkpoint", "b", "--memory"]);
     let said = refused.errors();
-    for word in ["python3", "a control group that was removed", "CRIU cannot keep it"] {
+    for word in ["python3", "a control group that was removed", "CRIU cannot keep it", "and 2 others"] {
         assert!(said.contains(word), "{said}");
     }
+    assert_eq!(said.matches("a control group that was removed").count(), 1, "a cause is named once: {said}");
+    let seen = daemon.sh("b", "pgrep python3 || pidof python3").ok().text();
+    let named = seen.split_whitespace().any(|pid| said.contains(&format!("process {pid} (python3)")));
+    assert!(named, "it is named by its number in the bay: {seen}; {said}");
     let failed = daemon.events("b", "checkpoint.failed");
     assert_eq!((failed.len(), &failed[0]["name"]), (1, &"v1".into()), "{failed:#?}");
     assert!(failed[0]["why"].to_string().contains("a control group that was removed"), "{failed:#?}");
@@ -354,4 +359,36 @@ fn an_error_about_a_paused_or_stopped_bay_has_a_remedy() {
     let made = daemon.bay(&["checkpoint", "b"]).ok();
     assert!(made.errors().contains("nothing runs in it: it is stopped"), "{made}");
     let _ = daemon.bay(&["checkpoints", "rm", "b", "v1"]).ok();
+}
+
+#[test]
+fn a_command_of_a_live_fork_is_attached_to_with_its_output_and_its_input() {
+    let daemon = Daemon::start();
+    if !can_run(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let mut client = daemon
+        .command(&[
+            "exec",
+            "b",
+            "-i",
+            "--",
+            "sh",
+            "-c",
+            "echo asked; read line; echo \"answered $line\"; exit 4",
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut asked = [0; 6];
+    client.stdout.as_mut().unwrap().read_exact(&mut asked).unwrap();
+    let _forked = daemon.bay(&["fork", "b", "--name", "child"]).ok();
+    let attached = daemon.bay_with_input(&["attach", "child", "1"], b"yes\n");
+    assert_eq!((attached.code, attached.text().as_str()), (4, "asked\nanswered yes"), "{attached}");
+    // The parent's command still waits for its own client.
+    assert_eq!(daemon.bay(&["execs", "show", "b", "1", "--json"]).ok().json()["state"], "running");
+    drop(client.stdin.take());
+    assert_eq!(client.wait().unwrap().code(), Some(4));
 }

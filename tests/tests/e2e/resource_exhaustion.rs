@@ -211,7 +211,7 @@ fn a_bay_that_filled_its_disk_with_bytes_or_names_can_empty_it() {
         let view = while_the_other_works(&daemon, || ended(&daemon, &exec));
         assert_eq!(view["exit"]["reason"], "exited", "{view}");
         if view["exit"]["code"] != 0 {
-            let said = daemon.bay(&["logs", "b", &exec]).ok().errors();
+            let said = daemon.bay(&["logs", "b", &exec]).ok().text();
             assert!(said.contains("uota exceeded"), "{left}: {said}");
         } else {
             // A filesystem with room for so many names within the limit may accept them all.

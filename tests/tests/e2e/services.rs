@@ -138,6 +138,15 @@ fn the_logs_of_services_are_readable_while_their_bay_is_paused_or_stopped() {
     let rest = daemon.bay(&later).ok().text();
     assert!(rest.starts_with("begun more"), "{}", &rest[..40]);
     let as_before = || {
+        let last = ["services", "logs", "b", "web", "--tail", "2", "--timestamps"];
+        let last = daemon.bay(&last).ok().text();
+        let times: Vec<&str> =
+            last.lines().filter_map(|line| line.split_once(' ')).map(|(at, _)| at).collect();
+        assert_eq!(last.lines().map(|line| line.contains("begun more")).collect::<Vec<_>>(), [true, false]);
+        assert!(
+            times.len() == 2 && times.iter().all(|at| at.starts_with("20") && at.ends_with('Z')),
+            "{times:?}"
+        );
         assert!(logs(&daemon, "web") == whole, "the log of a bay that does not run is another");
         assert!(daemon.bay(&later).ok().text() == rest);
         daemon.bay(&["services", "logs", "b", "nobody"]).fails_as(ErrorCode::ServiceNotFound, 3);

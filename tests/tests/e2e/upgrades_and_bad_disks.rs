@@ -369,3 +369,25 @@ fn events_form_a_chain_without_gaps_across_restarts() {
     let kinds: Vec<&str> = events.iter().filter_map(|event| event["kind"].as_str()).collect();
     assert!(kinds.contains(&"bay.create") && kinds.contains(&"exec.start"), "{kinds:?}");
 }
+
+#[test]
+fn serve_stop_ends_the_daemon_in_order_and_its_bays_keep_running() {
+    let mut daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let counting = "i=0; while :; do i=$((i+1)); echo $i > /workspace/n; sleep 0.05; done";
+    let _ran = daemon.bay(&["exec", "b", "-d", "--", "sh", "-c", counting]).ok();
+    let before = (daemon.pid(), daemon.host_pid("b"));
+    let stopped = daemon.bay(&["serve", "--stop", "--json"]).ok().json();
+    assert_eq!((&stopped["pid"], &stopped["bays"]), (&before.0.into(), &1.into()), "{stopped}");
+    assert!(std::fs::metadata(format!("/proc/{}", before.1)).is_ok(), "the bay went with the daemon");
+    let again = daemon.bay(&["serve", "--stop"]).ok();
+    assert!(again.text().contains("no daemon runs"), "{again}");
+    daemon.terminate();
+    daemon.launch();
+    assert_eq!(daemon.host_pid("b"), before.1);
+    assert!(daemon.sh("b", "cat n").ok().text().parse::<u64>().is_ok());
+    let said = daemon.bay(&["serve", "--stop"]).ok();
+    assert!(said.text().contains("1 bay keeps running"), "{said}");
+    daemon.terminate();
+    daemon.launch();
+}

@@ -324,6 +324,18 @@ fn obstacles_to_a_capture_are_named_and_nothing_is_stopped() {
     let told: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert!(told.iter().any(|line| line.contains("(sleep): a user namespace of its own")), "{told:?}");
     assert!(told.iter().any(|line| line.contains("(python3): a POSIX message queue")), "{told:?}");
+    // In a process namespace of its own a process has one more number, which nobody else in the bay sees.
+    let numbers = "import ctypes, os, subprocess, time\nctypes.CDLL(None).unshare(0x10000000 | 0x20000000)\n\
+                   for _ in range(3): subprocess.Popen(['sleep', '601'])\ntime.sleep(601)";
+    bay.begin(&ExecSpec::new(["python3", "-c", numbers]));
+    let line = until("the namespaces to be seen", || {
+        let found = rig.examine(&bay);
+        let mut user = found.into_iter().filter(|one| one.resource == "a user namespace of its own");
+        let one = user.next().filter(|one| one.others >= 4)?;
+        assert!(user.next().is_none(), "a cause is named once");
+        Some(one)
+    });
+    assert!(line.pid.is_some_and(|pid| pid > 1) && line.to_string().contains("others: a user"), "{line}");
     let refused = rig.try_capture(&bay, 1);
     assert!(matches!(refused, Err(BackendError::Obstacles(_))), "{:?}", refused.err());
     bay.grows("count");

@@ -6,7 +6,7 @@ use bay_client::{Client, broken};
 use bay_types::service::ServiceVerb;
 use clap::{Args, Subcommand};
 
-use crate::commands::logs::{self, End, Printer};
+use crate::commands::logs::{self, End, Layout, Printer};
 use crate::commands::services::{Definition, Target, list, service_name};
 use crate::failure::{Failure, Outcome};
 
@@ -51,7 +51,7 @@ enum Verb {
         /// Name of the service.
         service: String,
     },
-    /// Show the output of a service from all kept runs. On a terminal everything but colours is made visible.
+    /// Show the output of a service from all kept runs, both streams on standard output. On a terminal everything but colours is made visible.
     Logs {
         /// Name of the service.
         service: String,
@@ -95,7 +95,7 @@ impl Services {
             Verb::Show { service } => target(&service)?.show(guest).await,
             Verb::Logs { service, follow, since_offset, raw } => {
                 let target = target(&service)?;
-                let mut printer = Printer::new(json, raw);
+                let mut printer = Printer::new(Layout { json, raw, ..Layout::default() });
                 printer
                     .ended(async |printer| show_log(guest, &target, follow, since_offset, printer).await)
                     .await

@@ -9,6 +9,7 @@ use crate::failure::{Failure, Outcome};
 use crate::global_options::GlobalOptions;
 use crate::output::rows::indented;
 use crate::output::{colours, columns, count, data, size, talk};
+use crate::removed_bay;
 use bay_text::clip;
 use bay_text::escape::visible;
 use bay_text::shell::command;
@@ -52,10 +53,14 @@ struct Shown {
 
 impl Egress {
     pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
-        crate::naming::bay(&self.name)?;
+        let bay = crate::naming::bay(&self.name)?;
+        removed_bay::or_newest(global, bay, async |bay| self.read(global, bay).await).await
+    }
+
+    async fn read(&self, global: &GlobalOptions, bay: &str) -> Outcome {
         let mut shown = Shown { last: None, days: Days::default(), json: global.json };
         let query = format!("/egress/entries?denied={}&lookups={}&", self.denied, self.lookups);
-        let end = record::read(global, &bay_path(&self.name, &query), &self.lines, &mut shown).await?;
+        let end = record::read(global, &bay_path(bay, &query), &self.lines, &mut shown).await?;
         if !global.json {
             self.ended(global, &end, &shown).await;
         }

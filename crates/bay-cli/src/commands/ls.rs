@@ -1,4 +1,4 @@
-use bay_types::bay::BayView;
+use bay_types::bay::{BayRemoved, BayView};
 use clap::Args;
 use comfy_table::Cell;
 use jiff::Timestamp;
@@ -17,16 +17,22 @@ const REASON: usize = 60;
 #[derive(Debug, Args)]
 #[command(
     visible_alias = "list",
-    after_help = "Examples:\n  bay ls\n  bay ls --json | jq -r '.[] | select(.state == \"running\").name'"
+    after_help = "Examples:\n  bay ls\n  bay ls --removed\n  bay ls --json | jq -r '.[] | select(.state == \"running\").name'"
 )]
 pub(crate) struct Ls {
     /// Print names only.
     #[arg(short, long)]
     quiet: bool,
+    /// List the bays that were removed, newest first, with their last names.
+    #[arg(long)]
+    removed: bool,
 }
 
 impl Ls {
     pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
+        if self.removed {
+            return self.run_removed(global).await;
+        }
         let bays: Vec<BayView> = global.client().get("/v1/bays").await?;
         if global.json {
             crate::output::json(&bays)?;
@@ -41,6 +47,39 @@ impl Ls {
         }
         Ok(0)
     }
+}
+
+impl Ls {
+    async fn run_removed(&self, global: &GlobalOptions) -> Outcome {
+        let bays: Vec<BayRemoved> = global.client().get("/v1/removed-bays").await?;
+        if global.json {
+            crate::output::json(&bays)?;
+        } else if self.quiet {
+            for bay in &bays {
+                crate::output::data(bay.name.as_str())?;
+            }
+        } else if bays.is_empty() {
+            crate::output::talk("no bay was removed");
+        } else {
+            crate::output::data(&render_removed(&bays, Timestamp::now()))?;
+        }
+        Ok(0)
+    }
+}
+
+fn render_removed(bays: &[BayRemoved], now: Timestamp) -> String {
+    let mut table = table::table(&["NAME", "REMOVED", "BY", "WORKSPACE", "ID"]);
+    for bay in bays {
+        let kept = bay.kept_workspace.as_deref().map_or_else(|| "-".into(), |path| path.to_string_lossy());
+        table.add_row([
+            bay.name.to_string(),
+            format!("{} ago", since(bay.removed_at, now)),
+            visible(bay.by.as_deref().unwrap_or("-")),
+            visible(&kept),
+            bay.id.to_string(),
+        ]);
+    }
+    table.trim_fmt()
 }
 
 fn render(bays: &[BayView], now: Timestamp) -> String {

@@ -1,6 +1,7 @@
 //! One file per verb.
 
 pub(crate) mod approvals;
+pub(crate) mod attach;
 pub(crate) mod audit;
 pub(crate) mod backends;
 pub(crate) mod bench;

@@ -36,11 +36,18 @@ pub(super) fn since(text: &str) -> Result<Since, String> {
     if let Ok(seq) = text.parse() {
         return Ok(Since::Seq(seq));
     }
+    ago(text)
+        .map(Since::Ago)
+        .map_err(|_| "give the number of a line, or a time such as 90s, 10m, 2h, 3d".to_owned())
+}
+
+/// A length of time before now.
+pub(super) fn ago(text: &str) -> Result<SignedDuration, String> {
     match text.parse::<SignedDuration>() {
-        Ok(ago) if !ago.is_negative() => Ok(Since::Ago(ago)),
+        Ok(ago) if !ago.is_negative() => Ok(ago),
         _ => match text.strip_suffix('d').and_then(|days| days.parse::<i64>().ok()) {
-            Some(days @ 0..=36_500) => Ok(Since::Ago(SignedDuration::from_hours(24 * days))),
-            _ => Err("give the number of a line, or a time such as 90s, 10m, 2h, 3d".to_owned()),
+            Some(days @ 0..=36_500) => Ok(SignedDuration::from_hours(24 * days)),
+            _ => Err("give a time such as 90s, 10m, 2h, 3d".to_owned()),
         },
     }
 }

@@ -1,6 +1,7 @@
 use bay_client::bay_path;
+use bay_types::ErrorCode;
 use bay_types::backend::{AttributionGrain, Capabilities, EgressControl, FilesCheckpoint, Support};
-use bay_types::bay::{BayView, Limits};
+use bay_types::bay::{BayRemoved, BayView, Limits};
 use bay_types::policy::PolicyView;
 use bay_types::stats::BayCost;
 use bay_types::top::{BayUse, Top};
@@ -11,8 +12,9 @@ use jiff::Timestamp;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use crate::output::age::{since, span};
-use crate::output::size;
 use crate::output::table::section;
+use crate::output::{size, talk};
+use crate::removed_bay;
 use bay_text::escape::visible;
 use bay_text::percent::segment;
 
@@ -28,7 +30,16 @@ impl Show {
     pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let mut client = global.client();
-        let view: BayView = client.get(&bay_path(bay, "")).await?;
+        let view: BayView = match client.get(&bay_path(bay, "")).await {
+            Ok(view) => view,
+            Err(error) if error.code == ErrorCode::BayNotFound => {
+                return match removed_bay::newest(global, bay).await? {
+                    Some(removed) => show_removed(global, &removed),
+                    None => Err(error.into()),
+                };
+            }
+            Err(error) => return Err(error.into()),
+        };
         if global.json {
             crate::output::json(&view)?;
         } else {
@@ -42,6 +53,22 @@ impl Show {
         }
         Ok(0)
     }
+}
+
+/// What is known of a bay that was removed.
+fn show_removed(global: &GlobalOptions, bay: &BayRemoved) -> Outcome {
+    talk(&format!("bay: no bay is called {} now; this is the one that was removed last", bay.name));
+    if global.json {
+        crate::output::json(bay)?;
+        return Ok(0);
+    }
+    let mut lines = vec![("state", removed_bay::how(bay, Timestamp::now())), ("id", bay.id.to_string())];
+    if let Some(path) = &bay.kept_workspace {
+        lines.push(("workspace", format!("kept at {}", visible(&path.to_string_lossy()))));
+    }
+    lines.push(("record", format!("bay story {0}; bay timeline {0}; bay execs ls {0}", bay.id)));
+    crate::output::data(&section(bay.name.as_str(), &lines))?;
+    Ok(0)
 }
 
 /// What may leave the bay, and whether its gateway is open.

@@ -7,11 +7,12 @@ use jiff::tz::TimeZone;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use crate::output::{colours, data};
+use crate::removed_bay;
 
 /// Show what happened in a bay on one page: what was asked, tried, failed, refused, what it cost, how it is now.
 ///
 /// Rules make the page from the bay's record; no model does. It has at most 60 lines, whatever the record's size. Where the
-/// time went is an estimate by rule. `bay timeline` has every event. For a bay that was removed, use its id.
+/// time went is an estimate by rule. `bay timeline` has every event. A bay that was removed is found by its last name.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay story web\n  bay story web --html > web.html\n  bay story web --json | jq .failed\n\ndocs/story.md says by which rules it is made."
@@ -27,6 +28,10 @@ pub(crate) struct Story {
 impl Story {
     pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
+        removed_bay::or_newest(global, bay, async |bay| self.tell(global, bay).await).await
+    }
+
+    async fn tell(&self, global: &GlobalOptions, bay: &str) -> Outcome {
         let story: Told = global.client().get(&bay_path(bay, "/story")).await?;
         let zone = TimeZone::system();
         if global.json {

@@ -7,6 +7,7 @@ use crate::failure::{Failure, Outcome};
 use crate::global_options::GlobalOptions;
 use crate::output::rows::indented;
 use crate::output::{colours, columns, data, talk};
+use crate::removed_bay;
 use bay_text::clip;
 use bay_text::escape::visible;
 use bay_text::percent::path_value;
@@ -19,8 +20,8 @@ const WHAT_AT: usize = 24;
 /// Show the events of a bay in order: lifecycle, commands, changed files, checkpoints.
 ///
 /// The first column is the line's number. The third is the checkpoint to fork from to return to that point (`-`: none).
-/// Runs of like events are one line with a count, unless --all is given; `bay story` shows all of it on one page. For a
-/// bay that was removed, use its id.
+/// Runs of like events are one line with a count, unless --all is given; `bay story` shows all of it on one page. A
+/// bay that was removed is found by its last name.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay timeline web\n  bay timeline web --follow\n  bay timeline web --failed\n  bay timeline web --exec 3\n  bay timeline web --kind exec,service --since 10m\n  bay timeline web --since 2h\n  bay timeline web --since 1041 --json | jq -r 'select(.kind == \"exec.end\").what'\n\nWith --json every line is an object: {\"seq\", \"at\", \"kind\", \"what\", \"exec\", \"checkpoint\", \"details\"}; docs/timeline.md has the kinds."
@@ -56,9 +57,13 @@ struct Shown {
 
 impl Timeline {
     pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
-        crate::naming::bay(&self.name)?;
+        let bay = crate::naming::bay(&self.name)?;
+        removed_bay::or_newest(global, bay, async |bay| self.read(global, bay).await).await
+    }
+
+    async fn read(&self, global: &GlobalOptions, bay: &str) -> Outcome {
         let mut shown = Shown { last: None, days: Days::default(), json: global.json };
-        let path = bay_path(&self.name, &format!("/timeline?{}", self.shape(global.json)));
+        let path = bay_path(bay, &format!("/timeline?{}", self.shape(global.json)));
         let end = record::read(global, &path, &self.lines, &mut shown).await?;
         Ok(self.ended(&end, &shown))
     }

@@ -169,7 +169,7 @@ fn data_files(data_dir: &Path, pool_dir: &Path) -> (Vec<PathBuf>, Vec<PathBuf>) 
 }
 
 /// The process that has the lock of the data directory: it has the file open, and the kernel lists its lock.
-fn holder(data_dir: &Path) -> Option<i32> {
+pub(crate) fn holder(data_dir: &Path) -> Option<i32> {
     let lock = data_dir.join("daemon.lock");
     let inode = format!(":{}", fs::metadata(&lock).ok()?.ino());
     let locks = fs::read_to_string("/proc/locks").ok()?;

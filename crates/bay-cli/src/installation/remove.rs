@@ -151,7 +151,8 @@ impl<'a> Removal<'a> {
     fn daemon(&mut self) -> Result<(), ApiError> {
         let path = self.found.data_dir.join("daemon.lock");
         if let Some(process) = self.found.process {
-            end(process).map_err(|error| local(&format!("ending the daemon (process {process})"), &error))?;
+            end(process, &[(Signal::TERM, END_WITHIN), (Signal::KILL, DIE_WITHIN)])
+                .map_err(|error| local(&format!("ending the daemon (process {process})"), &error))?;
         }
         let file = match OpenOptions::new().write(true).open(&path) {
             Ok(file) => file,
@@ -341,15 +342,15 @@ fn remove_group(group: &Path) -> io::Result<()> {
     }
 }
 
-/// Ends a process and waits until it is gone.
-fn end(process: i32) -> io::Result<()> {
+/// Ends a process by these signals, one after the other, each with the time that it may take, and waits until it is gone.
+pub(crate) fn end(process: i32, signals: &[(Signal, Duration)]) -> io::Result<()> {
     let Some(pid) = Pid::from_raw(process) else { return Ok(()) };
     let handle = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(handle) => handle,
         Err(rustix::io::Errno::SRCH) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    for (signal, within) in [(Signal::TERM, END_WITHIN), (Signal::KILL, DIE_WITHIN)] {
+    for (signal, within) in signals.iter().copied() {
         match pidfd_send_signal(&handle, signal) {
             Ok(()) => {}
             Err(rustix::io::Errno::SRCH) => return Ok(()),

@@ -51,7 +51,7 @@ pub(crate) async fn capture(
                 Frame::Error(error) if passing(&error) => break,
                 Frame::Error(error) => return Err(error),
                 Frame::Gap(_) => return Err(too_much()),
-                Frame::Taken(_) => {}
+                Frame::Taken(_) | Frame::Time(_) => {}
                 Frame::Stdin(_)
                 | Frame::StdinEof
                 | Frame::Resize(_)

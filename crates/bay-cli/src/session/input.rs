@@ -95,6 +95,13 @@ impl Outbox {
         }
     }
 
+    /// For a command that somebody else started: without input to attach, the command's own input does not end.
+    pub(super) fn joins(&mut self, attached: bool) {
+        if !attached {
+            *self = Self::new();
+        }
+    }
+
     /// The id of this input for the guest.
     pub(super) fn id(&self) -> InputId {
         self.id

@@ -18,6 +18,7 @@
 //! them.
 
 pub(crate) mod capture;
+mod detach_keys;
 mod input;
 mod notes;
 mod sink;
@@ -40,6 +41,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::failure::{Failure, Outcome};
 use crate::output::streams::Streams;
 use crate::terminal::{self, RawMode};
+use detach_keys::DetachKeys;
 use input::{Chunks, Outbox};
 pub(crate) use notes::note;
 use sink::{Piece, Sink};
@@ -77,6 +79,23 @@ pub(crate) async fn run(client: &mut Client, bay: &str, spec: ExecSpec, raw: boo
     }
 }
 
+/// Attaches to a command that runs already, from a byte of its output on, and returns its exit code. If the caller
+/// detaches or is gone, the command continues, and the code is 0.
+pub(crate) async fn join(client: &mut Client, bay: &str, spec: ExecSpec, since: u64, raw: bool) -> Outcome {
+    let mut session = Session::new(client, bay, spec);
+    session.streams = Streams::new(raw || session.spec.tty.is_some());
+    session.offset = since;
+    session.joined = true;
+    session.outbox.joins(session.spec.stdin);
+    let typed = session.spec.tty.is_some() || terminal::stdin_is_terminal();
+    session.detach_keys = (session.spec.stdin && typed).then(DetachKeys::default);
+    let result = session.go().await;
+    drop(session.raw.take());
+    let exit = result?;
+    session.say_why(&exit);
+    Ok(exit.shell_code())
+}
+
 struct Session<'a> {
     client: &'a mut Client,
     bay: String,
@@ -93,6 +112,10 @@ struct Session<'a> {
     /// The note that the bay's disk is full was printed.
     said_full: bool,
     interrupts: u32,
+    /// Somebody else started the command, so it does not end with this client.
+    joined: bool,
+    /// The keys that end the attachment, if there are any.
+    detach_keys: Option<DetachKeys>,
 }
 
 /// Why the loop of one connection ended.
@@ -100,6 +123,8 @@ enum End {
     Exit(Exit),
     Lost,
     ReaderGone,
+    /// The caller left the command running.
+    Detached,
     /// This signal asks this program to end. A note about the command was already printed.
     Interrupted(i32),
 }
@@ -172,25 +197,46 @@ impl<'a> Session<'a> {
             offset: 0,
             said_full: false,
             interrupts: 0,
+            joined: false,
+            detach_keys: None,
         }
     }
 
     async fn go(&mut self) -> Result<Exit, Failure> {
-        let path = bay_path(&self.bay, "/execs/attach");
-        let attached = match self.client.attach(&path, Some(&self.spec), Some(self.outbox.id())).await {
-            Ok(attached) => attached,
-            Err(error) if error.code == ErrorCode::DaemonUnreachable && self.client.connected() => {
-                self.attach_again(false).await?
-            }
-            Err(error) => return Err(error.into()),
-        };
+        let attached = if self.joined { self.attach_again(true).await? } else { self.start().await? };
         let mut signals = Signals::listen().map_err(|e| bay_client::local("listening for signals", &e))?;
         if self.spec.tty.is_some() && self.spec.stdin {
             self.raw = RawMode::enter();
         }
         let mut stream = self.attached(attached);
+        if let (true, Some(size)) = (self.joined && self.spec.tty.is_some(), terminal::size()) {
+            self.outbox.resize(size);
+            // A program draws itself again for a signal, also if the size is the one it had.
+            self.outbox.redraw();
+        }
+        self.serve(&mut stream, &mut signals).await
+    }
+
+    /// Starts the command, attached.
+    async fn start(&mut self) -> Result<Attached, Failure> {
+        let path = bay_path(&self.bay, "/execs/attach");
+        match self.client.attach(&path, Some(&self.spec), Some(self.outbox.id())).await {
+            Ok(attached) => Ok(attached),
+            Err(error) if error.code == ErrorCode::DaemonUnreachable && self.client.connected() => {
+                Ok(self.attach_again(false).await?)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Serves the connection, and those that follow if it is cut, until the command or this program ends.
+    async fn serve(
+        &mut self,
+        stream: &mut FrameReader<UnixStream>,
+        signals: &mut Signals,
+    ) -> Result<Exit, Failure> {
         loop {
-            match self.converse(&mut stream, &mut signals).await? {
+            match self.converse(stream, signals).await? {
                 End::Exit(exit) => {
                     // The command has ended. Only a slow reader of the output remains to be waited for.
                     return tokio::select! {
@@ -198,6 +244,14 @@ impl<'a> Session<'a> {
                         number = signals.ends.next() => Ok(ended_by(number)),
                     };
                 }
+                End::Detached => {
+                    self.note(&format!(
+                        "detached; the command continues: `bay attach {} {}` attaches again",
+                        self.bay, self.spec.id
+                    ));
+                    return Ok(Exit { reason: EndReason::Exited, code: Some(0), signal: None });
+                }
+                End::ReaderGone if self.joined => return Err(Failure::BrokenPipe),
                 End::ReaderGone => {
                     // A command that writes to a closed pipe itself would get the same signal.
                     let _ = self.signal_request(SIGPIPE, false).await;
@@ -228,7 +282,7 @@ impl<'a> Session<'a> {
                         self.outbox.redraw();
                     }
                     self.raw = raw;
-                    stream = self.attached(attached);
+                    *stream = self.attached(attached);
                     if let (Some(_), Some(size)) = (self.spec.tty, terminal::size()) {
                         self.outbox.resize(size);
                     }
@@ -321,7 +375,11 @@ impl<'a> Session<'a> {
                     Ok(0) | Err(_) => return Ok(End::Lost),
                     Ok(n) => self.outbox.sent(n),
                 },
-                chunk = self.stdin.next(), if reads_stdin => self.outbox.push(chunk),
+                chunk = self.stdin.next(), if reads_stdin => {
+                    if self.typed(chunk) {
+                        return Ok(End::Detached);
+                    }
+                }
                 _ = signals.winch.recv(), if tty => {
                     if let Some(size) = terminal::size() {
                         self.outbox.resize(size);
@@ -336,6 +394,19 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Takes input for the command. Returns whether the caller detaches.
+    fn typed(&mut self, chunk: Option<Vec<u8>>) -> bool {
+        let (Some(keys), Some(typed)) = (&mut self.detach_keys, &chunk) else {
+            self.outbox.push(chunk);
+            return false;
+        };
+        let (input, detach) = keys.pass(typed.clone());
+        if !input.is_empty() {
+            self.outbox.push(Some(input));
+        }
+        detach
+    }
+
     fn take(&mut self, frame: Frame) -> Result<Option<End>, Failure> {
         match frame {
             Frame::Stdout(bytes) => self.output(false, bytes),
@@ -348,6 +419,7 @@ impl<'a> Session<'a> {
             Frame::Error(error) if passing(&error) => return Ok(Some(End::Lost)),
             Frame::Error(error) => return Err(error.into()),
             Frame::Taken(offset) => self.outbox.taken(offset),
+            Frame::Time(_) => {}
             Frame::Stdin(_)
             | Frame::StdinEof
             | Frame::Resize(_)
@@ -404,6 +476,9 @@ impl<'a> Session<'a> {
     /// Forwards a signal: the first Ctrl-C to the command; the second kills everything that it started; the third ends
     /// this program. After a hangup nobody can read the output any more.
     async fn forward(&mut self, number: i32) -> Option<End> {
+        if number == SignalKind::hangup().as_raw_value() && self.joined {
+            return Some(End::Interrupted(number));
+        }
         if number == SignalKind::hangup().as_raw_value() {
             let _ = self.signal_request(number, false).await;
             return Some(End::Interrupted(number));

@@ -129,6 +129,10 @@ async fn make(
         let kept = workspaces::find(daemon, workspace).await?;
         *workspace = kept.name;
     }
+    // The bay keeps the whole id: an end that means one image today may mean several tomorrow.
+    if let Some(id) = images::whole_id(daemon, &create.image).await? {
+        create.image = id.to_string();
+    }
     let (image, origin, reporter) = prepare(daemon, &create, caller, reporter).await?;
     let policy = match policy {
         // For the rules that depend on it, the repository turned out to be another one.

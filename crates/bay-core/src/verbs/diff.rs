@@ -218,7 +218,7 @@ pub(super) fn shown(part: Part, patch: bool) -> Options {
         Part::Workspace => bay_diff::GitDirectories::LeftOut,
         Part::Root => bay_diff::GitDirectories::All,
     };
-    Options { git, ..Options::shown(patch) }
+    Options { git, ctl_link: part == Part::Workspace, ..Options::shown(patch) }
 }
 
 /// A result of a comparison.

@@ -41,7 +41,7 @@ use crate::verbs::blame;
 pub mod verbs;
 
 /// How many ended execs of a bay are kept. Older ones are deleted with their output.
-const KEPT: u32 = 1000;
+pub(super) const KEPT: u32 = 1000;
 /// After so many new execs, the daemon looks for old ones to delete.
 const PRUNE_EVERY: u64 = 64;
 /// How long one request about an open exec may take, and all of them together if a caller waits for the answers.

@@ -8,9 +8,10 @@ use bay_types::image::{ImageImport, ImagePrune, ImageView, ImagesPruned};
 use bay_types::principal::Principal;
 use bay_types::{Action, CoreError, ErrorCode, Hint, ImageId};
 
-use super::ends_id;
+use super::{ends_id, is_id_end};
 use crate::authorize::Verb;
 use crate::background::{blocking, to_the_end};
+use crate::channel::plain_text;
 use crate::daemon::Daemon;
 use crate::progress::ProgressReporter;
 
@@ -207,7 +208,7 @@ pub(super) async fn import_image(
 }
 
 /// An image by its id, name or source, the newest of several; or by a unique end of its id.
-fn pick(images: Vec<ImageView>, given: &str) -> Result<ImageView, CoreError> {
+fn pick(images: &[ImageView], given: &str) -> Result<ImageView, CoreError> {
     let named = images
         .iter()
         .filter(|image| image.id.to_string() == given || image.name == given || image.source == given)
@@ -220,17 +221,42 @@ fn pick(images: Vec<ImageView>, given: &str) -> Result<ImageView, CoreError> {
         let hint = Hint::new("{} shows the images there are", [Action::ListImages]);
         CoreError::new(ErrorCode::ImageNotFound, message, hint)
     };
-    let mut ending = images.into_iter().filter(|image| ends_id(&image.id, given));
-    match (ending.next(), ending.next()) {
-        (Some(image), None) => Ok(image),
-        (Some(_), Some(_)) => Err(missing(format!("the ids of more than one image end in {shown:?}"))),
-        (None, _) => Err(missing(format!("there is no image {shown:?}"))),
+    by_end(images, given)?.cloned().ok_or_else(|| missing(format!("there is no image {shown:?}")))
+}
+
+/// The one image whose id ends so. An end that several ids have is refused with these ids.
+fn by_end<'a>(images: &'a [ImageView], given: &str) -> Result<Option<&'a ImageView>, CoreError> {
+    let ending: Vec<&ImageView> = images.iter().filter(|image| ends_id(&image.id, given)).collect();
+    match ending[..] {
+        [] => Ok(None),
+        [image] => Ok(Some(image)),
+        _ => {
+            let candidates: Vec<String> =
+                ending.iter().map(|image| format!("{} ({})", image.id, plain_text(&image.name))).collect();
+            Err(CoreError::new(
+                ErrorCode::ImageNotFound,
+                format!("the ids of {} images end in {given:?}: {}", ending.len(), some(&candidates)),
+                Hint::new("give more digits, or a whole id; {} lists the images", [Action::ListImages]),
+            ))
+        }
     }
+}
+
+/// The whole id of the image that a new bay is to begin as, if the request names it by the end of its id.
+pub(super) async fn whole_id(daemon: &Daemon, given: &str) -> Result<Option<ImageId>, CoreError> {
+    if !is_id_end(given) {
+        return Ok(None);
+    }
+    let images = daemon.with_pool(bay_pool::Pool::image_list).await?;
+    if images.iter().any(|image| image.name == given || image.source == given) {
+        return Ok(None);
+    }
+    Ok(by_end(&images, given)?.map(|image| image.id))
 }
 
 async fn remove_image(daemon: &Daemon, given: String, caller: Principal) -> Result<(), CoreError> {
     let _excluded = daemon.alone().await?;
-    let image = pick(daemon.with_pool(bay_pool::Pool::image_list).await?, &given)?;
+    let image = pick(&daemon.with_pool(bay_pool::Pool::image_list).await?, &given)?;
     let bays = bays_of(daemon, image.id);
     if !bays.is_empty() {
         return Err(CoreError::new(
@@ -288,7 +314,7 @@ mod tests {
     fn an_image_is_found_by_what_the_list_shows_of_it() {
         let (old, new) = (image("host", 1), image("host", 2));
         let all = vec![new.clone(), old.clone()];
-        let id = |given: &str| pick(all.clone(), given).map(|image| image.id).map_err(|e| e.code);
+        let id = |given: &str| pick(&all, given).map(|image| image.id).map_err(|e| e.code);
         assert_eq!(id("host"), Ok(new.id));
         assert_eq!(id(&old.id.to_string()), Ok(old.id));
         assert_eq!(id(&old.id.short()), Ok(old.id));
@@ -297,6 +323,7 @@ mod tests {
             assert_eq!(id(unknown), Err(ErrorCode::ImageNotFound), "{unknown}");
         }
         let twins = vec![old.clone(), ImageView { name: "twin".to_owned(), ..old.clone() }];
-        assert!(pick(twins, &old.id.short()).is_err());
+        let refused = pick(&twins, &old.id.short()).unwrap_err().message;
+        assert!(refused.contains("(host)") && refused.contains("(twin)"), "{refused}");
     }
 }

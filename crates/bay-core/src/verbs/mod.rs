@@ -33,6 +33,7 @@ pub mod policy;
 pub mod ports;
 pub(crate) mod questions;
 pub mod record_stream;
+pub mod removed_bays;
 pub mod repos;
 pub mod secrets;
 pub mod services;

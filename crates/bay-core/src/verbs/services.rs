@@ -10,6 +10,7 @@ use bay_types::event::ServiceEvent;
 use bay_types::event::service::{
     ServiceDefine, ServiceReached, ServiceRemove, ServiceRestart, ServiceStart, ServiceStop,
 };
+use bay_types::output::OutputRequest;
 use bay_types::principal::Principal;
 use bay_types::service::{MAX_SERVICES, ServiceName, ServiceSpec, ServiceVerb, ServiceView};
 use bay_types::{Action, CoreError, ErrorCode, Hint, HintBay};
@@ -155,8 +156,7 @@ pub async fn output(
     who: &Principal,
     bay: &str,
     service: &str,
-    since: u64,
-    follow: bool,
+    request: OutputRequest,
 ) -> Result<ByteStream, CoreError> {
     let handle = daemon.bay_for(who, Verb::ServiceOutput, bay)?;
     let name = name(service)?;
@@ -164,12 +164,12 @@ pub async fn output(
         let row = handle.row();
         let kept = row.disk_ready && row.state != State::Deleting;
         // Without a guest there is nothing to follow.
-        if follow || !kept {
+        if request.follow || !kept {
             return Err(error);
         }
-        return kept_log(daemon, &handle, &name, since).await.map(byte_stream::received_bytes);
+        return kept_log(daemon, &handle, &name, request).await.map(byte_stream::received_bytes);
     }
-    let path = path(&name, &format!("/output?since={since}&follow={follow}"));
+    let path = path(&name, &format!("/output?{}", request.query()));
     Ok(handle.guest.read(&path).await?.bytes)
 }
 
@@ -199,11 +199,12 @@ async fn kept_log(
     daemon: &Daemon,
     handle: &BayHandle,
     name: &ServiceName,
-    since: u64,
+    request: OutputRequest,
 ) -> Result<mpsc::Receiver<Bytes>, CoreError> {
     let state = daemon.pool()?.bay_disk(handle.id).state;
     let view = spool::services(state.clone()).await?.into_iter().find(|view| view.name == *name);
     let view = view.ok_or_else(|| missing(handle, name))?;
+    let since = request.since;
     if since > view.log_end {
         return Err(CoreError::new(
             ErrorCode::InvalidInput,
@@ -211,7 +212,7 @@ async fn kept_log(
             "ask from an earlier byte",
         ));
     }
-    spool::log(state, view.runs, since).await
+    spool::log(state, view.runs, request).await
 }
 
 fn missing(handle: &BayHandle, name: &ServiceName) -> CoreError {

@@ -199,3 +199,19 @@ proptest! {
         prop_assert_eq!(touched(&back), wanted);
     }
 }
+
+#[test]
+fn the_guests_own_link_to_bay_ctl_is_no_change_of_the_agents() {
+    let options = Options { ctl_link: false, ..Options::shown(true) };
+    for (target, options, changes) in [
+        ("/.bay/bin/bay-ctl", &options, 0),
+        ("/.bay/bin/bay-ctl", &Options::shown(true), 1),
+        ("/tmp/evil", &options, 1),
+    ] {
+        let pair = Pair::new();
+        pair.put("usr/bin/ls", Some("x"), Some("x"));
+        symlink(target, pair.b().join("usr/bin/bay-ctl")).unwrap();
+        let (entries, summary) = diff(&pair.a(), &pair.b(), options);
+        assert_eq!((entries.len(), summary.added), (changes, changes as u64), "{target}");
+    }
+}

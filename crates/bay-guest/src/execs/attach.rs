@@ -137,7 +137,8 @@ async fn deliver(frame: Frame, target: Option<&Target>) -> Result<(), ApiError> 
         | Frame::Gap(_)
         | Frame::Exit(..)
         | Frame::Error(_)
-        | Frame::Taken(_) => {
+        | Frame::Taken(_)
+        | Frame::Time(_) => {
             return Err(invalid("a frame that only the guest sends was received"));
         }
     }

@@ -44,6 +44,10 @@ pub(crate) struct Output {
     /// The reader was told that the disk had no room for part of the output.
     gap_reported: bool,
     over: bool,
+    /// The frame in the buffer goes out after the one with its time.
+    after_time: Option<usize>,
+    /// The frame of a time, while it goes out.
+    time: Vec<u8>,
 }
 
 impl Output {
@@ -99,13 +103,24 @@ impl Output {
             follow,
             gap_reported: false,
             over: false,
+            after_time: None,
+            time: Vec::new(),
         })
+    }
+
+    /// Sends also when output came.
+    pub(crate) fn with_times(self, timed: bool) -> Self {
+        let reader = self.reader.map(|reader| reader.with_times(timed));
+        Self { reader, ..self }
     }
 
     /// The next frame as it goes over the wire, or None after the last. Waits for output if necessary.
     pub(crate) async fn next(&mut self) -> Option<&[u8]> {
         if self.over {
             return None;
+        }
+        if let Some(len) = self.after_time.take() {
+            return Some(&self.buffer[..len]);
         }
         loop {
             let (end, ended) = {
@@ -121,7 +136,7 @@ impl Output {
             let limit = self.last.map_or(end, |(last, _)| last);
             if self.at < limit {
                 return match self.read(limit).await {
-                    Ok(len) => Some(&self.buffer[..len]),
+                    Ok(len) => Some(self.after_its_time(len)),
                     Err(error) => Some(self.finish(&Frame::Error(ApiError::internal(&error)))),
                 };
             }
@@ -132,6 +147,18 @@ impl Output {
             if self.follow == Follow::WhatIsThere || self.life.changed().await.is_err() {
                 self.over = true;
                 return None;
+            }
+        }
+    }
+
+    /// The frame in the buffer, or first the frame of its time, if that is another than before.
+    fn after_its_time(&mut self, len: usize) -> &[u8] {
+        match std::mem::take(&mut self.time) {
+            time if time.is_empty() => &self.buffer[..len],
+            time => {
+                self.after_time = Some(len);
+                self.time = time;
+                &self.time
             }
         }
     }
@@ -162,6 +189,7 @@ impl Output {
                 self.hash_payload(None, stderr, len);
                 if let Some(reader) = &mut self.reader {
                     reader.seek(self.at);
+                    self.time = reader.time_frame().unwrap_or_default();
                 }
                 return Ok(self.put_output(stderr, len));
             }
@@ -199,6 +227,9 @@ impl Output {
         };
         self.at = reader.offset();
         let segment = reader.segment_start();
+        if let Piece::Output { .. } = piece {
+            self.time = reader.time_frame().unwrap_or_default();
+        }
         self.reader = Some(reader);
         Ok(match piece {
             Piece::Output { stderr, len } => {

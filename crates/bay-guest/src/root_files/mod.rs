@@ -43,6 +43,7 @@ pub(crate) fn prepare(guest: &GuestConfig, root: &Path, log: &Log) {
     };
     attempt("/tmp", make_tmp(root.as_fd()));
     attempt(inside::README, write_readme(root.as_fd(), guest));
+    attempt("bay-ctl", link_ctl(root.as_fd()));
     let etc = match open_etc(root.as_fd()) {
         Ok(etc) => etc,
         Err(error) => return attempt("/etc", Err(error)),
@@ -196,6 +197,19 @@ pub(crate) fn rewrite_readme(root: &Path, guest: &GuestConfig, log: &Log) {
     }
 }
 
+/// Links to `bay-ctl` from a directory that every `PATH` has. What has the name already stays.
+fn link_ctl(root: BorrowedFd<'_>) -> io::Result<()> {
+    let strict = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    for (dir, name) in inside::CTL_LINKS.iter().filter_map(|link| link.rsplit_once('/')) {
+        let Ok(dir) = open_below(root, dir, DIRECTORY, strict) else { continue };
+        return match rustix::fs::symlinkat(inside::CTL, &dir, name) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(error) => Err(error.into()),
+        };
+    }
+    Ok(())
+}
+
 fn make_tmp(root: BorrowedFd<'_>) -> io::Result<()> {
     let everybody = Mode::from_raw_mode(0o1777);
     match rustix::fs::mkdirat(root, "tmp", everybody) {
@@ -294,6 +308,28 @@ mod tests {
         fs::write(temp.path().join("etc/hosts"), &added).unwrap();
         boot(temp.path());
         assert_eq!(read("hosts"), added);
+    }
+
+    #[test]
+    fn bay_ctl_is_linked_where_every_path_finds_it_and_replaces_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |path: &str| temp.path().join(path);
+        boot(temp.path());
+        assert!(!at("usr").exists(), "no directory is made for it");
+        fs::create_dir_all(at("usr/local/bin")).unwrap();
+        boot(temp.path());
+        assert_eq!(fs::read_link(at("usr/local/bin/bay-ctl")).unwrap(), Path::new(inside::CTL));
+        fs::create_dir_all(at("usr/bin")).unwrap();
+        fs::write(at("usr/bin/bay-ctl"), "of the image").unwrap();
+        boot(temp.path());
+        assert_eq!(fs::read_to_string(at("usr/bin/bay-ctl")).unwrap(), "of the image");
+        // No link of the image leads it elsewhere.
+        let outside = tempfile::tempdir().unwrap();
+        fs::remove_dir_all(at("usr")).unwrap();
+        fs::create_dir(at("usr")).unwrap();
+        symlink(outside.path(), at("usr/bin")).unwrap();
+        boot(temp.path());
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use bay_types::frame::{Frame, Gap, GapReason};
+use bay_types::output::OutputRequest;
 use bay_types::service::ServiceName;
 use bay_types::{ApiError, ErrorCode, ExecId};
 use bytes::Bytes;
@@ -45,8 +46,7 @@ impl Services {
     pub(crate) async fn log(
         self: &Arc<Self>,
         name: &ServiceName,
-        since: u64,
-        follow: bool,
+        OutputRequest { since, follow, times }: OutputRequest,
     ) -> Result<mpsc::Receiver<io::Result<Bytes>>, ApiError> {
         let view = self.get(name).await?;
         if since > view.log_end {
@@ -57,7 +57,8 @@ impl Services {
             ));
         }
         let (sender, receiver) = mpsc::channel(QUEUE);
-        let reader = Reader { services: Arc::clone(self), name: name.clone(), at: since, follow, to: sender };
+        let reader =
+            Reader { services: Arc::clone(self), name: name.clone(), at: since, follow, times, to: sender };
         tokio::spawn(reader.run());
         Ok(receiver)
     }
@@ -86,6 +87,7 @@ struct Reader {
     name: ServiceName,
     at: u64,
     follow: bool,
+    times: bool,
     to: mpsc::Sender<io::Result<Bytes>>,
 }
 
@@ -156,7 +158,8 @@ impl Reader {
         let Ok(Some(found)) = execs.find(stretch.exec) else { return Some(left) };
         let follow =
             if self.follow && stretch.limit.is_none() { Follow::UntilExit } else { Follow::WhatIsThere };
-        let Ok(mut output) = Output::of(&execs, &found, stretch.from, follow) else { return Some(left) };
+        let Ok(output) = Output::of(&execs, &found, stretch.from, follow) else { return Some(left) };
+        let mut output = output.with_times(self.times);
         drop(found);
         while left > 0 {
             let frame = tokio::select! {
@@ -172,6 +175,7 @@ impl Reader {
                     let dropped = gap.dropped.min(left);
                     (Frame::Gap(Gap { dropped, ..gap }), dropped)
                 }
+                frame @ Frame::Time(_) => (frame, 0),
                 frame @ Frame::Error(_) => {
                     self.send(&frame, 0).await;
                     return None;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bay_types::id::ParseIdError;
+use bay_types::output::OutputRequest;
 use bay_types::service::{ServiceName, ServiceSpec, ServiceVerb};
 use bay_types::{ApiError, ErrorCode};
 use http::{Method, Request, StatusCode};
@@ -35,7 +36,8 @@ pub(crate) async fn route(
         }),
         (&Method::GET, [name, "output"]) => {
             let since = query.number("since", 10)?.unwrap_or(0);
-            let frames = services.log(&parse(name)?, since, query.flag("follow")?).await?;
+            let request = OutputRequest { since, follow: query.flag("follow")?, times: query.flag("times")? };
+            let frames = services.log(&parse(name)?, request).await?;
             Ok(stream(frames, None))
         }
         (&Method::POST, [name, verb]) => {

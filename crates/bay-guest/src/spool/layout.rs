@@ -19,6 +19,7 @@ const MAX_REMOVE_DEPTH: usize = 64;
 pub(super) const MAX_OFFSET: u64 = u64::MAX >> 1;
 
 pub(super) const ENTRY_LEN: u64 = 8;
+pub(super) const TIME_LEN: u64 = 16;
 
 pub(super) fn data_name(start: u64) -> String {
     format!("{start:0DIGITS$}.out")
@@ -26,6 +27,10 @@ pub(super) fn data_name(start: u64) -> String {
 
 pub(super) fn index_name(start: u64) -> String {
     format!("{start:0DIGITS$}.idx")
+}
+
+pub(super) fn times_name(start: u64) -> String {
+    format!("{start:0DIGITS$}.at")
 }
 
 /// The offset in a segment's name. None for any other name.
@@ -39,6 +44,14 @@ pub(super) fn parse_data_name(name: &[u8]) -> Option<u64> {
 
 pub(super) fn encode_entry(offset: u64, stderr: bool) -> [u8; ENTRY_LEN as usize] {
     (offset << 1 | u64::from(stderr)).to_le_bytes()
+}
+
+/// An entry of the times: from this offset on, output came at this time, in milliseconds since 1970.
+pub(super) fn encode_time(offset: u64, at_ms: u64) -> [u8; TIME_LEN as usize] {
+    let mut entry = [0; TIME_LEN as usize];
+    entry[..8].copy_from_slice(&offset.to_le_bytes());
+    entry[8..].copy_from_slice(&at_ms.to_le_bytes());
+    entry
 }
 
 /// The offset, and whether the stream is stderr.

@@ -4,12 +4,17 @@
 //! STATE/execs/exec_…/meta.json                   Meta: spec, times, exit; replaced by rename, never half written
 //! STATE/execs/exec_…/00000000000000000000.out    segment: both streams, in the order in which they came
 //! STATE/execs/exec_…/00000000000000000000.idx    its index: which stretch belongs to which stream
+//! STATE/execs/exec_…/00000000000000000000.at     its times: when which stretch came
 //! STATE/execs/exec_…/00000000000016777216.out    the next segment; its name is the offset at which it starts
 //! ```
 //!
 //! An index entry is a little-endian `u64`: the offset at which a stretch starts, shifted left by one, and in the
 //! lowest bit 1 for stderr. An entry is written before the bytes that it describes, and only when the stream changes.
 //! So a reader that knows where the output ends can find the stream of every byte before.
+//!
+//! An entry of the times is two little-endian `u64`: the offset at which a stretch starts, and when it came, in
+//! milliseconds since 1970. Output that came within [`TIME_STEP_MS`] of an entry has no entry of its own. A segment of an
+//! earlier release has no times, and neither has one whose times the disk had no room for.
 //!
 //! Offsets count every byte that the command wrote. Bytes that were dropped (the bound removed old segments) or never
 //! written (the disk was full) are holes between segments. A reader gets the length and the reason of each hole: the
@@ -29,6 +34,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 mod check;
+mod index;
 mod layout;
 mod reader;
 mod writer;
@@ -46,6 +52,11 @@ pub const EXEC_BYTES: u64 = 256 << 20;
 pub const SEGMENT_BYTES: u64 = 16 << 20;
 /// Longest index of a segment. A command that alternates between its streams at every byte fills the index first.
 pub const SEGMENT_INDEX_BYTES: u64 = 2 << 20;
+/// Longest file of times of a segment. A new segment begins when it is full.
+pub const SEGMENT_TIMES_BYTES: u64 = 2 << 20;
+/// Output that comes within so many milliseconds has one time. This bounds the times of a command that prints byte by
+/// byte.
+pub const TIME_STEP_MS: u64 = 10;
 /// Segments of one exec. The byte limits allow fewer, but a disk that is full from time to time causes short segments.
 pub const MAX_SEGMENTS: usize = 1024;
 /// Longest `meta.json`: the arguments of a command, where JSON may need six bytes for each, and some room.

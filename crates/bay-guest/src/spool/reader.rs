@@ -1,22 +1,20 @@
 //! Reads kept output from any byte, in a directory that may be hostile.
 
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bay_types::ExecId;
 use bay_types::exec::ExecStatus;
-use bay_types::frame::{Gap, GapReason};
-use rustix::io::{Errno, ReadWriteFlags};
+use bay_types::frame::{Frame, Gap, GapReason};
 
-use super::layout::{self, ENTRY_LEN, data_name, index_name, open_regular, segment_starts};
-use super::{EXEC_BYTES, SEGMENT_BYTES, SEGMENT_INDEX_BYTES, SpoolError, open_exec};
+use super::index::{CameAt, Index, IsStderr, pread};
+use super::layout::{data_name, index_name, open_regular, segment_starts, times_name};
+use super::{EXEC_BYTES, SEGMENT_BYTES, SpoolError, open_exec};
 
 /// How often a segment may vanish between being listed and being opened before reading fails.
 const MAX_RACES: usize = 8;
-/// Index entries read at once.
-const INDEX_BLOCK: usize = 64;
 
 /// The next part of an exec's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,13 +45,20 @@ pub struct Reader {
     segment: Option<Opened>,
     /// Bytes that may still be delivered, if the directory is not trusted to end.
     allowance: Option<u64>,
+    /// When output came is read too.
+    timed: bool,
+    /// When the last piece came, in milliseconds since 1970. Zero: not recorded.
+    time: u64,
+    /// The time in the last frame of a time.
+    told: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Opened {
     start: u64,
     data: OwnedFd,
-    index: Option<Index>,
+    index: Option<Index<IsStderr>>,
+    times: Option<Index<CameAt>>,
 }
 
 impl Reader {
@@ -78,7 +83,21 @@ impl Reader {
         bounded_to: Option<Arc<AtomicU64>>,
     ) -> Result<Self, SpoolError> {
         let dir = open_exec(state, id)?;
-        Ok(Self { dir, at: since, limit: since, bounded_to, segment: None, allowance: None })
+        let (segment, allowance, timed, time, told) = (None, None, false, 0, None);
+        Ok(Self { dir, at: since, limit: since, bounded_to, segment, allowance, timed, time, told })
+    }
+
+    /// Reads also when output came. A piece then has one time.
+    #[must_use]
+    pub fn with_times(self, timed: bool) -> Self {
+        Self { timed, ..self }
+    }
+
+    /// The frame that goes before the last piece of output, if its time is another than that of the frame before.
+    pub fn time_frame(&mut self) -> Option<Vec<u8>> {
+        let changed = self.timed && self.told != Some(self.time);
+        self.told = Some(self.time);
+        changed.then(|| Frame::Time(self.time).to_bytes())
     }
 
     /// The offset of the next byte.
@@ -102,6 +121,7 @@ impl Reader {
         self.at = at;
         // The index of an open segment is only read forwards.
         self.segment = None;
+        self.time = 0;
     }
 
     /// Puts the next part of the output into `buffer`, which must not be empty.
@@ -165,11 +185,17 @@ impl Reader {
         if self.at < segment.start || self.at >= end {
             return Ok(None);
         }
-        let (stderr, run_end) = match &mut segment.index {
+        let (stream, run_end) = match &mut segment.index {
             Some(index) => index.run_at(self.at)?,
-            None => (false, None),
+            None => (None, None),
         };
-        Ok(Some((stderr, run_end.unwrap_or(end).min(end) - self.at)))
+        let (came, step_end) = match &mut segment.times {
+            Some(times) => times.run_at(self.at)?,
+            None => (None, None),
+        };
+        self.time = came.map_or(0, |came| came.0);
+        let end = run_end.unwrap_or(end).min(step_end.unwrap_or(end)).min(end);
+        Ok(Some((stream.is_some_and(|stream| stream.0), end - self.at)))
     }
 
     fn read(
@@ -225,97 +251,10 @@ impl Reader {
             return Ok(false);
         }
         let index = open(index_name(start), "an index")?.map(|(file, _)| Index::new(file));
-        self.segment = Some(Opened { start, data, index });
+        // Without times the output is still whole, so a file that is not one of times is no error.
+        let times = open_regular(self.dir.as_fd(), &times_name(start)).ok().filter(|_| self.timed);
+        let times = times.map(|(file, _)| Index::new(file));
+        self.segment = Some(Opened { start, data, index, times });
         Ok(true)
-    }
-}
-
-/// A position in the index of one segment.
-#[derive(Debug)]
-struct Index {
-    file: OwnedFd,
-    /// Number of the entry that was used last, if any.
-    current: Option<u64>,
-    /// The entries that were read last, and the number of the first of them.
-    block: Vec<u64>,
-    block_first: u64,
-}
-
-impl Index {
-    fn new(file: OwnedFd) -> Self {
-        Self { file, current: None, block: Vec::new(), block_first: 0 }
-    }
-
-    /// The stream at an offset, and the offset at which the next entry starts, which is always greater.
-    fn run_at(&mut self, at: u64) -> Result<(bool, Option<u64>), SpoolError> {
-        let mut current = match self.current {
-            Some(current) => current,
-            None => match self.search(at)? {
-                Some(found) => found,
-                None => {
-                    return Ok((
-                        false,
-                        self.entry(0)?.map(|e| layout::decode_entry(e).0).filter(|o| *o > at),
-                    ));
-                }
-            },
-        };
-        // This ends: the length of an index is bounded, and each step moves one entry on.
-        let next = loop {
-            match self.entry(current + 1)?.map(layout::decode_entry) {
-                Some((offset, _)) if offset <= at => current += 1,
-                Some((offset, _)) => break Some(offset),
-                None => break None,
-            }
-        };
-        self.current = Some(current);
-        let stderr = self.entry(current)?.is_some_and(|e| layout::decode_entry(e).1);
-        Ok((stderr, next))
-    }
-
-    /// Number of the last entry that starts at or before an offset.
-    fn search(&mut self, at: u64) -> Result<Option<u64>, SpoolError> {
-        let size = rustix::fs::fstat(&self.file).map_err(|e| SpoolError::io("an index", e))?.st_size;
-        let (mut low, mut high) = (0, u64::try_from(size).unwrap_or(0).min(SEGMENT_INDEX_BYTES) / ENTRY_LEN);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match self.entry(middle)? {
-                Some(entry) if layout::decode_entry(entry).0 <= at => low = middle + 1,
-                _ => high = middle,
-            }
-        }
-        Ok(low.checked_sub(1))
-    }
-
-    fn entry(&mut self, number: u64) -> Result<Option<u64>, SpoolError> {
-        if number >= SEGMENT_INDEX_BYTES / ENTRY_LEN {
-            return Ok(None);
-        }
-        let in_block = |block: &[u64], first: u64| {
-            number.checked_sub(first).and_then(|at| block.get(usize::try_from(at).ok()?).copied())
-        };
-        if let Some(entry) = in_block(&self.block, self.block_first) {
-            return Ok(Some(entry));
-        }
-        let mut bytes = [0; INDEX_BLOCK * ENTRY_LEN as usize];
-        let got = pread(self.file.as_fd(), &mut bytes, number * ENTRY_LEN, Wait::Disk)?.unwrap_or(0);
-        let (entries, _) = bytes[..got].as_chunks::<{ ENTRY_LEN as usize }>();
-        self.block = entries.iter().map(|entry| u64::from_le_bytes(*entry)).collect();
-        self.block_first = number;
-        Ok(self.block.first().copied())
-    }
-}
-
-fn pread(fd: BorrowedFd<'_>, buffer: &mut [u8], at: u64, wait: Wait) -> Result<Option<usize>, SpoolError> {
-    let mut flags = if wait == Wait::Never { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() };
-    loop {
-        match rustix::io::preadv2(fd, &mut [IoSliceMut::new(buffer)], at, flags) {
-            Ok(got) => return Ok(Some(got)),
-            Err(Errno::AGAIN) if wait == Wait::Never => return Ok(None),
-            // A filesystem in memory, where reads never wait.
-            Err(Errno::OPNOTSUPP) if !flags.is_empty() => flags = ReadWriteFlags::empty(),
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(SpoolError::io("a segment", e)),
-        }
     }
 }

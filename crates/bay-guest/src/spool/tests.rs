@@ -112,7 +112,8 @@ fn beyond_the_bound_the_oldest_output_is_dropped_and_a_gap_has_its_length() {
     let end = 50 * 99;
     assert_eq!(spool.writer.end(), end);
     let start = spool.writer.start();
-    assert!((end - 1000..end - 700).contains(&start), "{start}");
+    // Times take a part of the bound.
+    assert!((end - 1000..end - 500).contains(&start), "{start}");
     let status = read_status(spool.state.as_fd(), spool.id).unwrap();
     assert_eq!((status.output_start, status.output_bytes), (start, end));
     let runs = spool.read(7, 64).unwrap();
@@ -131,6 +132,76 @@ fn a_byte_by_byte_alternation_stays_within_the_bound() {
     let kept: u64 = fs::read_dir(&spool.exec).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).sum();
     assert!(kept < 21_000, "{kept}");
     assert_eq!(spool.read(0, 100).unwrap().len() as u64, 50_000 - spool.writer.start() + 1);
+}
+
+/// The times of every byte that is kept, and how often the reader told a new one.
+fn times(spool: &Spool, chunk: usize) -> (Vec<u64>, usize) {
+    let status = read_status(spool.state.as_fd(), spool.id).unwrap();
+    let mut reader = Reader::open(spool.state.as_fd(), &status, 0).unwrap().with_times(true);
+    let (mut buffer, mut all, mut told, mut now) = (vec![0; chunk], Vec::new(), 0, 0);
+    loop {
+        match reader.next(&mut buffer).unwrap() {
+            Piece::End => return (all, told),
+            Piece::Gap(_) => {}
+            Piece::Output { len, .. } => {
+                if let Some(frame) = reader.time_frame() {
+                    let Some((bay_types::frame::Frame::Time(at), _)) =
+                        bay_types::frame::Frame::decode(&frame).unwrap()
+                    else {
+                        panic!("not a time")
+                    };
+                    (told, now) = (told + 1, at);
+                }
+                all.extend(std::iter::repeat_n(now, len));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_byte_has_the_time_of_the_entry_before_it() {
+    let mut spool = spool(SMALL);
+    spool.writer.append(false, &[b'x'; 50]);
+    spool.writer.append(true, &[b'y'; 80]);
+    let (recorded, _) = times(&spool, 1000);
+    let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap();
+    assert_eq!(recorded.len(), 130);
+    assert!(recorded.iter().all(|at| (now - 60_000..=now).contains(at)), "{recorded:?}");
+
+    let entries = [(10, 1000), (20, 2000), (90, 3000)].map(|(offset, at)| layout::encode_time(offset, at));
+    fs::write(spool.exec.join(layout::times_name(0)), entries.concat()).unwrap();
+    fs::remove_file(spool.exec.join(layout::times_name(100))).unwrap();
+    let expected: Vec<u64> = [(0, 10), (1000, 10), (2000, 70), (3000, 10), (0, 30)]
+        .iter()
+        .flat_map(|(at, bytes)| std::iter::repeat_n(*at, *bytes))
+        .collect();
+    for chunk in [1, 7, 1000] {
+        assert_eq!(times(&spool, chunk), (expected.clone(), 5), "{chunk}");
+    }
+}
+
+#[test]
+fn times_that_are_no_times_never_stop_or_loop_the_reader() {
+    let mut spool = spool(SMALL);
+    spool.writer.append(false, &[b'x'; 90]);
+    let path = spool.exec.join(layout::times_name(0));
+    let mut random = 0x1234_5678_9abc_def0_u64;
+    for round in 0..200 {
+        let mut bytes = Vec::new();
+        for _ in 0..round % 40 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            bytes.extend_from_slice(&(random % 200).to_le_bytes());
+        }
+        bytes.push(1);
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(times(&spool, 16).0.len(), 90);
+    }
+    fs::remove_file(&path).unwrap();
+    symlink("/dev/zero", &path).unwrap();
+    assert_eq!(times(&spool, 16), (vec![0; 90], 1));
+    fs::remove_file(&path).unwrap();
+    fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+    assert_eq!(times(&spool, 16).0.len(), 90);
 }
 
 #[test]

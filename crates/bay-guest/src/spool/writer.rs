@@ -13,8 +13,8 @@ use bay_types::output::{MAX_OUTPUT_HASHES, OutputHash};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 use super::check::Stretch;
-use super::layout::{self, ENTRY_LEN, data_name, index_name};
-use super::{Bounds, MAX_SEGMENTS, SEGMENT_INDEX_BYTES, write_status};
+use super::layout::{self, ENTRY_LEN, TIME_LEN, data_name, index_name, times_name};
+use super::{Bounds, MAX_SEGMENTS, SEGMENT_INDEX_BYTES, SEGMENT_TIMES_BYTES, TIME_STEP_MS, write_status};
 
 /// For how long output is dropped after the disk refused some. Otherwise a command that prints while the disk is full
 /// would make a new segment for every chunk.
@@ -53,6 +53,33 @@ struct Open {
     len: u64,
     index_len: u64,
     stderr: Option<bool>,
+    /// None if the disk refused a time: what is not known must not look known.
+    times: Option<Times>,
+}
+
+#[derive(Debug)]
+struct Times {
+    file: File,
+    len: u64,
+    last_ms: Option<u64>,
+}
+
+impl Times {
+    /// Notes when the byte at this offset came. Returns how many bytes that took.
+    fn note(&mut self, offset: u64, now_ms: u64) -> io::Result<u64> {
+        // A clock that was set back must not stop the times.
+        if self.last_ms.is_some_and(|last| now_ms.abs_diff(last) < TIME_STEP_MS) {
+            return Ok(0);
+        }
+        self.file.write_all(&layout::encode_time(offset, now_ms))?;
+        self.last_ms = Some(now_ms);
+        self.len += TIME_LEN;
+        Ok(TIME_LEN)
+    }
+}
+
+fn now_ms() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0)
 }
 
 impl Writer {
@@ -139,7 +166,9 @@ impl Writer {
 
     fn append_some(&mut self, stderr: bool, bytes: &[u8]) -> io::Result<usize> {
         if self.open.as_ref().is_some_and(|o| {
-            o.len >= self.bounds.segment_bytes || o.index_len + ENTRY_LEN > SEGMENT_INDEX_BYTES
+            o.len >= self.bounds.segment_bytes
+                || o.index_len + ENTRY_LEN > SEGMENT_INDEX_BYTES
+                || o.times.as_ref().is_some_and(|times| times.len + TIME_LEN > SEGMENT_TIMES_BYTES)
         }) {
             self.open = None;
         }
@@ -161,6 +190,17 @@ impl Writer {
             open.index_len += ENTRY_LEN;
             open.stderr = Some(stderr);
             grown += ENTRY_LEN;
+        }
+        if let Some(times) = &mut open.times {
+            match times.note(self.end, now_ms()) {
+                Ok(bytes) => grown += bytes,
+                Err(_) => {
+                    open.times = None;
+                    if let (Some(dir), Some(segment)) = (&self.dir, self.segments.back()) {
+                        let _ = rustix::fs::unlinkat(dir, times_name(segment.start), AtFlags::empty());
+                    }
+                }
+            }
         }
         let room = usize::try_from(self.bounds.segment_bytes.saturating_sub(open.len)).unwrap_or(usize::MAX);
         let part = &bytes[..bytes.len().min(room.max(1))];
@@ -219,7 +259,7 @@ impl Writer {
     fn unlink(&self, start: u64) {
         if let Some(dir) = &self.dir {
             // The data first: an index without a segment is never read.
-            for name in [data_name(start), index_name(start)] {
+            for name in [data_name(start), index_name(start), times_name(start)] {
                 let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
             }
         }
@@ -237,10 +277,13 @@ fn open_segment(dir: Option<&OwnedFd>, start: u64) -> io::Result<Open> {
     };
     // The index first, so that a reader that finds the segment also finds its index.
     let index = create(index_name(start))?;
+    let times = create(times_name(start)).ok().map(|file| Times { file, len: 0, last_ms: None });
     match create(data_name(start)) {
-        Ok(data) => Ok(Open { data, index, len: 0, index_len: 0, stderr: None }),
+        Ok(data) => Ok(Open { data, index, len: 0, index_len: 0, stderr: None, times }),
         Err(e) => {
-            let _ = rustix::fs::unlinkat(dir, index_name(start), AtFlags::empty());
+            for name in [index_name(start), times_name(start)] {
+                let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
+            }
             Err(e)
         }
     }

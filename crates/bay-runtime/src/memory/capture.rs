@@ -149,7 +149,7 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
     if let Err(failure) = dumped {
         let said = complaints(&work_dir);
         let ours = [GO_ON_STEP, VETTING_STEP].contains(&failure.step) || failure.what == TOO_LARGE;
-        return Err(if ours { failure } else { with_reason(failure, &said) });
+        return Err(if ours { failure } else { with_reason(failure, &said, spec.record.pid) });
     }
     let written = cgroup_sets::merge(images)
         .and_then(|()| open_images(images))
@@ -159,9 +159,9 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
     Ok(RuntimeReply::Captured { pause_ms: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) })
 }
 
-/// Adds the process and the reason from CRIU's log.
-pub(super) fn with_reason(failure: Failure, complaints: &Complaints) -> Failure {
-    let what = match complaints.pid.and_then(obstacles::name_inside) {
+/// Adds the process and the reason from CRIU's log. `first` is the bay's PID 1 on the host.
+pub(super) fn with_reason(failure: Failure, complaints: &Complaints, first: i32) -> Failure {
+    let what = match complaints.pid.and_then(|pid| obstacles::name_inside(pid, first)) {
         Some(process) => format!("process {process} has something that cannot be kept"),
         None => failure.what,
     };

@@ -20,7 +20,7 @@ use crate::failure::{Failure, Try};
 use crate::{mounts, run_directory};
 
 const STEP: &str = "examine";
-/// Obstacles that are reported. One per kind and process is enough; a bay may have thousands.
+/// Obstacles that are reported. A bay may have thousands of processes; each cause is reported once.
 const MAX_REPORTED: usize = 20;
 /// How long a process may be in uninterruptible sleep before it counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_millis(200);
@@ -55,6 +55,7 @@ const NOT_KEPT: &str = "CRIU cannot keep it";
 
 pub(crate) fn examine(spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> {
     let first = spec.record.pid;
+    let level = namespace_level(first);
     let groups = Hierarchies::ready()?;
     let table = fs::read_to_string(format!("/proc/{first}/mountinfo"))
         .at(STEP, || "could not read the bay's mounts".to_owned())?;
@@ -77,22 +78,39 @@ pub(crate) fn examine(spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> {
             break;
         }
         // A process that has ended meanwhile is no obstacle.
-        let Some(process) = Process::read(pid) else { continue };
+        let Some(process) = Process::read(pid, level) else { continue };
         if mount_namespace(pid).is_some_and(|namespace| looked_at.insert(namespace)) {
             let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
             found.extend(filesystem_obstacles(&table, &ours, &points));
         }
-        found.extend(process.obstacles(first, &own, &parents, &problem_files));
+        for obstacle in process.obstacles(first, &own, &parents, &problem_files) {
+            add(&mut found, obstacle);
+        }
     }
     let removed =
         problem_files.removed.borrow().values().fold(0_u64, |all, bytes| all.saturating_add(*bytes));
     if removed > MAX_GHOST_BYTES {
         let resource = format!("{} MiB of files that were removed and are still open", removed >> 20);
         let reason = format!("they are copied with the memory, up to {} MiB", MAX_GHOST_BYTES >> 20);
-        found.push(Obstacle { pid: None, program: String::new(), resource, reason });
+        found.push(Obstacle { pid: None, program: String::new(), resource, reason, others: 0 });
     }
     found.truncate(MAX_REPORTED);
     Ok(found)
+}
+
+/// Adds an obstacle, or counts its process beside the one that has the same.
+fn add(found: &mut Vec<Obstacle>, obstacle: Obstacle) {
+    let is_same =
+        |other: &&mut Obstacle| other.resource == obstacle.resource && other.reason == obstacle.reason;
+    match found.iter_mut().filter(|other| other.pid.is_some()).find(is_same) {
+        Some(known) => known.others += 1,
+        None => found.push(obstacle),
+    }
+}
+
+/// How many process namespaces are around the bay's own: the place of a process's number in the bay among its numbers.
+fn namespace_level(first: i32) -> usize {
+    Process::read(first, 0).map_or(0, |first| first.numbers().count().saturating_sub(1))
 }
 
 /// Devices of filesystems on which not everything can be captured, and the sizes of files that were deleted but are
@@ -106,19 +124,26 @@ struct ProblemFiles {
 struct Process {
     pid: i32,
     status: String,
+    /// See [`namespace_level`].
+    level: usize,
 }
 
 /// The number and name of a process inside the bay, such as `12 (python3)`, for CRIU's messages, which have its pid on
 /// the host.
-pub(super) fn name_inside(pid: i32) -> Option<String> {
-    let about = Process::read(pid)?.obstacle("", "");
+pub(super) fn name_inside(pid: i32, first: i32) -> Option<String> {
+    let about = Process::read(pid, namespace_level(first))?.obstacle("", "");
     Some(format!("{} ({})", about.pid?, about.program))
 }
 
 impl Process {
-    fn read(pid: i32) -> Option<Self> {
+    fn read(pid: i32, level: usize) -> Option<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        Some(Self { pid, status })
+        Some(Self { pid, status, level })
+    }
+
+    /// Its number in each process namespace that it is in, the outermost first.
+    fn numbers(&self) -> impl Iterator<Item = &str> {
+        self.field("NSpid").split_ascii_whitespace()
     }
 
     fn field(&self, name: &str) -> &str {
@@ -131,13 +156,14 @@ impl Process {
     }
 
     fn obstacle(&self, resource: &str, reason: &str) -> Obstacle {
-        // The last of its numbers is the one inside.
-        let inside = self.field("NSpid").split_ascii_whitespace().last().and_then(|pid| pid.parse().ok());
+        // A process in a namespace of its own has further numbers, which nobody else in the bay sees.
+        let inside = self.numbers().nth(self.level).and_then(|pid| pid.parse().ok());
         Obstacle {
             pid: inside,
             program: self.field("Name").to_owned(),
             resource: resource.to_owned(),
             reason: reason.to_owned(),
+            others: 0,
         }
     }
 
@@ -188,7 +214,7 @@ impl Process {
         let until = std::time::Instant::now() + STUCK_AFTER;
         while std::time::Instant::now() < until {
             let _ = poll(&mut [], Some(&STUCK_ROUND));
-            if !Self::read(self.pid).is_some_and(|now| sleeps(&now)) {
+            if !Self::read(self.pid, self.level).is_some_and(|now| sleeps(&now)) {
                 return false;
             }
         }
@@ -237,6 +263,7 @@ fn filesystem_obstacles(table: &str, ours: &HashSet<u64>, points: &HashSet<PathB
         program: String::new(),
         resource,
         reason: NOT_KEPT.to_owned(),
+        others: 0,
     };
     let unkept = |(point, kind, root, device): (PathBuf, &str, &str, u64)| {
         let part_of_ours = ours.contains(&device) && kind != OVERLAY;
@@ -273,6 +300,7 @@ fn in_mounts(table: &str, spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> 
         program: String::new(),
         resource,
         reason: reason.to_owned(),
+        others: 0,
     };
     let mut found = Vec::new();
     let mut seen = HashSet::new();
@@ -319,7 +347,7 @@ fn namespaces(pid: i32) -> HashMap<&'static str, PathBuf> {
 }
 
 fn parent(pid: i32) -> Option<i32> {
-    Process::read(pid)?.field("PPid").parse().ok()
+    Process::read(pid, 0)?.field("PPid").parse().ok()
 }
 
 fn descends(pid: i32, first: i32, parents: &HashMap<i32, i32>) -> bool {

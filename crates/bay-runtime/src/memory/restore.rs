@@ -159,7 +159,10 @@ fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
         Ok(Some(pid)) => pid,
         Ok(None) => return Err(Failure::new(STEP, "CRIU did not name PID 1", io::ErrorKind::InvalidData)),
         // The pids in CRIU's messages are of processes that do not exist, or of the host's.
-        Err(failure) => return Err(with_reason(failure, &Complaints { pid: None, ..complaints(&work_dir) })),
+        Err(failure) => {
+            let said = Complaints { pid: None, ..complaints(&work_dir) };
+            return Err(with_reason(failure, &said, 0));
+        }
     };
     let record = run_directory::record_of(pid).at(STEP, || "PID 1 has ended".to_owned())?;
     groups.enable_for_leaves(group);

@@ -169,6 +169,7 @@ async fn read(
                     *offset = offset.saturating_add(gap.dropped);
                     continue;
                 }
+                Frame::Time(_) => continue,
                 Frame::Exit(..) => return Ok(true),
                 Frame::Error(error) => return Err(error),
                 Frame::Stdin(_)

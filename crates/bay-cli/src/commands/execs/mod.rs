@@ -7,6 +7,7 @@ use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use crate::output::age::{since, took};
 use crate::output::{size, table};
+use crate::removed_bay;
 use bay_text::clip;
 use bay_text::shell::command;
 
@@ -43,19 +44,23 @@ impl Execs {
             Verb::Show(verb) => return verb.run(global).await,
         };
         let bay = crate::naming::bay(&name)?;
-        let mut execs: Vec<ExecView> = global.client().get(&bay_path(bay, "/execs")).await?;
-        if running {
-            execs.retain(|exec| exec.exit.is_none() && exec.ended_at.is_none());
-        }
-        if global.json {
-            crate::output::json(&execs)?;
-        } else if execs.is_empty() {
-            crate::output::talk(&format!("no commands: `bay exec {bay} -- CMD` runs one"));
-        } else {
-            crate::output::data(&render(&execs, Timestamp::now()))?;
-        }
-        Ok(0)
+        removed_bay::or_newest(global, bay, async |bay| list(global, bay, running).await).await
     }
+}
+
+async fn list(global: &GlobalOptions, bay: &str, running: bool) -> Outcome {
+    let mut execs: Vec<ExecView> = global.client().get(&bay_path(bay, "/execs")).await?;
+    if running {
+        execs.retain(|exec| exec.exit.is_none() && exec.ended_at.is_none());
+    }
+    if global.json {
+        crate::output::json(&execs)?;
+    } else if execs.is_empty() {
+        crate::output::talk(&format!("no commands: `bay exec {bay} -- CMD` runs one"));
+    } else {
+        crate::output::data(&render(&execs, Timestamp::now()))?;
+    }
+    Ok(0)
 }
 
 fn render(execs: &[ExecView], now: Timestamp) -> String {

@@ -12,6 +12,7 @@ use crate::global_options::GlobalOptions;
 use crate::output::age::since;
 use crate::output::table::section;
 use crate::output::{grouped, size};
+use crate::removed_bay;
 use bay_text::clip;
 use bay_text::escape::{one_line, visible};
 use bay_text::percent::segment;
@@ -31,6 +32,10 @@ pub(crate) struct Show {
 impl Show {
     pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
+        removed_bay::or_newest(global, bay, async |bay| self.show(global, bay).await).await
+    }
+
+    async fn show(&self, global: &GlobalOptions, bay: &str) -> Outcome {
         let path = bay_path(bay, &format!("/execs/{}", segment(&self.exec)));
         let exec: ExecView = global.client().get(&path).await?;
         if global.json {

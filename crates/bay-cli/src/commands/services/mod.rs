@@ -52,20 +52,16 @@ enum Verb {
     },
     /// Show everything about a service.
     Show(One),
-    /// Show the output of a service from all kept runs. On a terminal, colours work; other control sequences are shown
-    /// as text.
+    /// Show the output of a service from all kept runs, both streams on standard output. On a terminal, colours work;
+    /// other control sequences are shown as text.
     Logs {
         #[command(flatten)]
         one: One,
         /// Follow new output, including that of later runs, until interrupted.
         #[arg(short, long)]
         follow: bool,
-        /// Skip this many bytes at the beginning of the log.
-        #[arg(long, value_name = "BYTES", default_value_t = 0)]
-        since_offset: u64,
-        /// Send the bytes to a terminal unchanged: it interprets every sequence that the service wrote.
-        #[arg(long)]
-        raw: bool,
+        #[command(flatten)]
+        part: logs::Part,
     },
     /// Start a service that is stopped, done, failed, backing off or in a crash loop, and wait until it is ready.
     Start {
@@ -106,9 +102,9 @@ impl Services {
                 list(&mut client, &base(&name)?, global.json, &none).await
             }
             Verb::Show(one) => one.target(global)?.show(&mut client).await,
-            Verb::Logs { one, follow, since_offset, raw } => {
-                let path = one.target(global)?.path("/output");
-                logs::Source { bay: &one.name, path, follow, since_offset, raw }.show(global).await
+            Verb::Logs { one, follow, part } => {
+                let path = one.target(global)?.path("");
+                logs::Source { bay: &one.name, path, follow, part: &part }.show(global).await
             }
             Verb::Start { one, no_wait } => {
                 one.target(global)?.ask(&mut client, ServiceVerb::Start, no_wait).await

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bay_types::bay::State;
 use bay_types::exec::{ExecSpec, ExecView, LimitHit, SignalRequest, Signalled};
 use bay_types::frame::{Frame, Gap, GapReason};
+use bay_types::output::OutputRequest;
 use bay_types::principal::Principal;
 use bay_types::trace::Traceparent;
 use bay_types::{CoreError, ErrorCode, InputId};
@@ -18,7 +19,7 @@ use crate::byte_stream::{self, ByteStream};
 use crate::channel::FrameStream;
 use crate::daemon::Daemon;
 use crate::registry::{Attached, BayHandle};
-use crate::verbs::{command_approval, execs};
+use crate::verbs::{command_approval, execs, removed_bays};
 use crate::{checked_output, spool};
 
 /// The frames of a command in both directions, while a client is attached.
@@ -32,16 +33,20 @@ pub struct Frames {
     _attached: Attached,
 }
 
-/// A bay's commands as they are now.
+/// A bay's commands as they are now. Those of a removed bay, by its id, are what the record has.
 pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<ExecView>, CoreError> {
-    let handle = daemon.bay_for(who, Verb::ExecList, bay)?;
-    execs::list(daemon, &handle).await
+    match daemon.bay_for(who, Verb::ExecList, bay) {
+        Ok(handle) => execs::list(daemon, &handle).await,
+        Err(unknown) => removed_bays::execs(daemon, bay, unknown).await,
+    }
 }
 
-/// One command as it is now, by its id, its number, or the end of its id.
+/// One command as it is now, by its id, its number, or the end of its id. The bay may be removed, as in [`list`].
 pub async fn show(daemon: &Daemon, who: &Principal, bay: &str, exec: &str) -> Result<ExecView, CoreError> {
-    let handle = daemon.bay_for(who, Verb::ExecShow, bay)?;
-    execs::show(daemon, &handle, exec).await
+    match daemon.bay_for(who, Verb::ExecShow, bay) {
+        Ok(handle) => execs::show(daemon, &handle, exec).await,
+        Err(unknown) => removed_bays::exec(daemon, bay, exec, unknown).await,
+    }
 }
 
 /// The command with the bay's own user, unless it names one. A repeated request becomes the same command, because a bay
@@ -122,18 +127,18 @@ pub async fn output(
     who: &Principal,
     bay: &str,
     exec: &str,
-    since: u64,
-    follow: bool,
+    request: OutputRequest,
 ) -> Result<ByteStream, CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecOutput, bay)?;
     let row = execs::find(daemon, &handle, exec).await?;
+    let OutputRequest { since, follow, .. } = request;
     let waits = follow && row.exit.is_none();
     let runs = execs::must_run(&handle);
     if waits && handle.row().state == State::Paused {
         // A frozen guest sends nothing.
         runs?;
     } else if runs.is_ok() {
-        let path = format!("/v1/execs/{}/output?since={since}&follow={follow}", row.id);
+        let path = format!("/v1/execs/{}/output?{}", row.id, request.query());
         match handle.guest.read(&path).await {
             // The output of an exec that is over is checked against the record. The guest knows more about other
             // execs.
@@ -152,7 +157,7 @@ pub async fn output(
     } else {
         row.exit.map(|exit| Ok(Frame::Exit(exit, None)))
     };
-    match spool::output(state, row.id, since, last.clone()).await {
+    match spool::output(state, row.id, request, last.clone()).await {
         Ok(frames) => {
             let row = daemon.store.exec_get(handle.id, row.id).await.map_err(|e| e.to_api())?.unwrap_or(row);
             Ok(checked_output::checked(byte_stream::received_until_error(frames), &row, since))

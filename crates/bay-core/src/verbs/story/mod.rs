@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use super::costs;
 use super::record_stream::find;
+use super::removed_bays;
 use crate::authorize::Verb;
 use crate::daemon::Daemon;
 
@@ -35,8 +36,11 @@ pub async fn tell(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Story, 
     // The comparison runs while the record is read.
     let (record, situation) = tokio::join!(read(daemon, id), situation(daemon, who, id));
     let (teller, older) = record.map_err(|e| e.to_api())?;
-    let name =
-        daemon.bays.find(&id.to_string()).map_or_else(|_| id.to_string(), |handle| handle.name.to_string());
+    let name = match daemon.bays.find(&id.to_string()) {
+        Ok(handle) => Some(handle.name.clone()),
+        Err(_) => removed_bays::name_of(&daemon.store, id).await,
+    };
+    let name = name.map_or_else(|| id.to_string(), |name| name.to_string());
     Ok(teller.finish(&name, id, Timestamp::now(), older, situation))
 }
 
