@@ -28,8 +28,9 @@ pub(crate) async fn is_http1(stream: &mut Prefixed, within: Duration) -> bool {
     }
 }
 
-/// `None` if more bytes are needed.
-fn judge(seen: &[u8]) -> Option<bool> {
+/// Whether these first bytes of a connection are HTTP/1. `None` if more bytes are needed.
+#[must_use]
+pub fn judge(seen: &[u8]) -> Option<bool> {
     // Servers skip empty lines before a request.
     let line = seen.trim_ascii_start();
     let end = line.iter().position(|byte| *byte == b'\n');

@@ -61,7 +61,7 @@ mod connection;
 pub mod decider;
 pub mod dns;
 mod exchange;
-mod first_line;
+pub mod first_line;
 mod forms;
 mod gateway;
 mod headers;

@@ -2,7 +2,7 @@
 
 use bay_policy::{
     Cause, CompiledPolicy, HOST_LOOPBACK, Host, Layer, Layers, Outcome, Route, check_address,
-    could_permit_host, decide, explain, lint, route,
+    could_permit_host, decide, explain, learn, lint, route,
 };
 
 use super::{decided, layer, now, outcome, policy, request};
@@ -87,6 +87,8 @@ fn no_rule_and_no_grant_opens_a_port() {
         }
     }
     assert_eq!(outcome(&open(text), HTTP), "allow");
+    let lesson = learn(&policy(""), &[request(HTTP)], Layer::Bay, now());
+    assert!(lesson.rules.is_empty() && lesson.not_learned.len() == 1, "{lesson:?}");
 }
 
 #[test]
