@@ -22,6 +22,7 @@ const ATTACKS: &[&str] = &[
     "NET-LAN",
     "NET-XSBX",
     "NET-CONNECT-PORT",
+    "NET-HOST-REACH",
     "NET-FRONT-SNI",
     "NET-H2-AUTHORITY",
     "NET-QUIC",

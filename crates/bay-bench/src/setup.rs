@@ -179,6 +179,7 @@ pub(crate) fn on(name: &str, image: &str, source: Source) -> BayCreate {
         mounts: vec![],
         author: None,
         user: None,
+        reach: vec![],
         backend: None,
         policy: None,
         idle_stop_s: None,

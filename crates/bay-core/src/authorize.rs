@@ -44,6 +44,8 @@ verbs! {
     BayResume = "resume a bay",
     BayReplace = "replace a bay's root",
     BaySet = "change a bay's settings",
+    /// Open ports of the host's loopback to a bay, or close them.
+    ReachSet = "open ports of the host to a bay",
     BayFork = "fork a bay",
     BayPromote = "promote a bay",
     BayRestore = "restore a bay",
@@ -211,6 +213,7 @@ mod tests {
         (Verb::BayResume,          [YES, YES,  NO,  NO,  NO]),
         (Verb::BayReplace,         [YES, YES,  NO,  NO,  NO]),
         (Verb::BaySet,             [YES, YES,  NO,  NO,  NO]),
+        (Verb::ReachSet,           [YES, YES,  NO,  NO,  NO]),
         (Verb::BayFork,            [YES, YES,  NO,  NO,  NO]),
         (Verb::BayPromote,         [YES, YES,  NO,  NO,  NO]),
         (Verb::BayRestore,         [YES, YES, YES,  NO,  NO]),

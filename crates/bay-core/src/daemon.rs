@@ -170,6 +170,7 @@ impl Daemon {
             idle_stop_s: row.spec.idle_stop_s,
             mounts: row.spec.mounts,
             user: row.spec.user,
+            reach: row.spec.reach,
             backend: row.backend,
             isolation: handle.backend.isolation(),
             capabilities,

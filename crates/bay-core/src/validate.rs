@@ -4,6 +4,7 @@
 use std::path::{Component, Path};
 
 use bay_types::bay::{BayCreate, Limits, Mount};
+use bay_types::reach::MAX_REACH;
 use bay_types::{Action, BayName, CoreError, ErrorCode, Hint};
 
 use crate::host_size::HostSize;
@@ -117,6 +118,26 @@ pub(crate) fn idle_stop(seconds: Option<u64>) -> Result<(), CoreError> {
     }
 }
 
+/// The ports of the host that a bay may use, in order and each once.
+pub(crate) fn reach(ports: &[u16]) -> Result<Vec<u16>, CoreError> {
+    if ports.len() > MAX_REACH {
+        return Err(invalid(
+            format!("{} ports of the host were named; a bay may use at most {MAX_REACH}", ports.len()),
+            "name the services that it needs",
+        ));
+    }
+    if ports.contains(&0) {
+        return Err(invalid(
+            "0 is not a port of the host",
+            "write --reach host:PORT with a port from 1 to 65535",
+        ));
+    }
+    let mut ports = ports.to_vec();
+    ports.sort_unstable();
+    ports.dedup();
+    Ok(ports)
+}
+
 /// Whether a path is absolute, without `..` and NUL, and not longer than the kernel accepts.
 fn plain_absolute(path: &Path) -> bool {
     use std::os::unix::ffi::OsStrExt;
@@ -216,6 +237,16 @@ mod tests {
     use proptest::prelude::*;
 
     const HOST: HostSize = HostSize { memory_mib: 1024, cpus: 2, disk_mib: 4096 };
+
+    #[test]
+    fn ports_of_the_host_are_few_and_real_and_each_is_there_once() {
+        assert_eq!(reach(&[5432, 80, 5432]).unwrap(), [80, 5432]);
+        assert!(reach(&[]).unwrap().is_empty());
+        assert_eq!(code(reach(&[80, 0]).map(drop)), Some(ErrorCode::InvalidInput));
+        let many: Vec<u16> = (1..=17).collect();
+        assert_eq!(reach(&many[..16]).unwrap().len(), MAX_REACH);
+        assert_eq!(code(reach(&many).map(drop)), Some(ErrorCode::InvalidInput));
+    }
 
     fn code(result: Result<(), CoreError>) -> Option<ErrorCode> {
         result.err().map(|e| e.code)

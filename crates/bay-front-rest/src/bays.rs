@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
-use axum::routing::{get, patch, post};
+use axum::routing::{get, patch, post, put};
 use axum::{Extension, Router};
 use bay_core::Daemon;
-use bay_core::verbs::{bays, create, events, removed_bays, settings};
+use bay_core::verbs::{bays, create, events, reach, removed_bays, settings};
 use bay_types::backend::BackendView;
 use bay_types::bay::{BayCreate, BayDelete, BayDeleted, BayRemoved, BayView, Health};
 use bay_types::event::{Event, EventsVerified};
+use bay_types::reach::ReachSet;
 use bay_types::settings::BaySet;
 use bay_types::top::Top;
 use serde::Deserialize;
@@ -36,6 +37,7 @@ pub(super) fn routes() -> Router<Arc<Daemon>> {
         .route("/v1/bays/{bay}/resume", post(resume))
         .route("/v1/bays/{bay}/replace", post(replace))
         .route("/v1/bays/{bay}/limits", patch(set))
+        .route("/v1/bays/{bay}/reach", put(set_reach))
 }
 
 async fn health(_: NoQuery, State(daemon): Shared, Caller(who): Caller) -> Result<Json<Health>, Failure> {
@@ -202,4 +204,14 @@ async fn set(
     Input(change): Input<BaySet>,
 ) -> Result<Json<BayView>, Failure> {
     Ok(Json(settings::set(&daemon, &who, &bay, change).await?))
+}
+
+async fn set_reach(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Input(wanted): Input<ReachSet>,
+) -> Result<Json<BayView>, Failure> {
+    Ok(Json(reach::set(&daemon, &who, &bay, wanted).await?))
 }

@@ -218,6 +218,7 @@ impl Rig {
                 idle_stop_s: None,
                 author: None,
                 user: None,
+                reach: vec![],
                 backend: None,
                 policy: None,
             },

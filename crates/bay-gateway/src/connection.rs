@@ -12,6 +12,7 @@ use tokio_rustls::LazyConfigAcceptor;
 use crate::bay_connection::BayConnection;
 use crate::decider::{Ending, Failure, Refused};
 use crate::exchange::HttpConnection;
+use crate::first_line;
 use crate::hello::{self, TLS_HANDSHAKE};
 use crate::http_server;
 use crate::postgres;
@@ -38,12 +39,23 @@ pub(crate) async fn serve(connection: BayConnection, stream: Prefixed) {
         Route::Tcp { .. } => pass_tcp(connection, stream).await,
         Route::Passthrough { .. } => pass_tls(connection, stream).await,
         Route::Inspect => inspect(connection, stream, first, None).await,
+        Route::HostItself { .. } => serve_host_itself(connection, stream).await,
         Route::GitSsh => ssh::serve(connection, stream).await,
         Route::Refuse { decision } => {
             let speaks = SPEAKING_PORTS.contains(&connection.port);
             let within = if speaks { first } else { timeouts.refused_first_byte };
             inspect(connection, stream, within, Some(decision)).await;
         }
+    }
+}
+
+/// Serves a connection to a service of the host. A client that waits for the server to begin does not speak HTTP.
+async fn serve_host_itself(connection: BayConnection, mut stream: Prefixed) {
+    let within = connection.gateway.timeouts.refused_first_byte;
+    if first_line::is_http1(&mut stream, within).await {
+        serve_plain(connection, stream).await;
+    } else {
+        pass_tcp(connection, stream).await;
     }
 }
 

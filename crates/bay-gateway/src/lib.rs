@@ -13,6 +13,7 @@
 //!                  ├─ inspect ─ TLS (certificate by the bay's own authority) or plain ─ HTTP/1.1, HTTP/2
 //!                  │              └─► exchange: one request ── Decider::decide ──► origin
 //!                  ├─ passthrough ─ ClientHello: name = SNI ── Decider::decide ──► tunnel
+//!                  ├─ host-itself ─ HTTP/1: as inspect; anything else: as tcp ─► the host's loopback, one port
 //!                  ├─ git-ssh ─ SSH (a host key of the bay's own authority) ─ one command
 //!                  │              └─► ssh: git's service ── Decider::decide ──► origin, with the operator's key
 //!                  ├─ tcp ──────────────────────────────────── Decider::decide ──► tunnel
@@ -60,6 +61,7 @@ mod connection;
 pub mod decider;
 pub mod dns;
 mod exchange;
+pub mod first_line;
 mod forms;
 mod gateway;
 mod headers;

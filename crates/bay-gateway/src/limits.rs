@@ -54,6 +54,8 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 pub const SEND_BUFFER_BYTES: usize = 256 * 1024;
 /// Largest HTTP/2 frame that is accepted.
 pub const MAX_FRAME_BYTES: u32 = 64 * 1024;
+/// The longest first line of a connection that is read to tell HTTP/1 from other protocols.
+pub const MAX_FIRST_LINE_BYTES: usize = 8 * 1024;
 /// How much of a request's body is read and discarded after the answer, and for how long.
 pub const MAX_REST_BYTES: usize = 4 * 1024 * 1024;
 pub const REST_WITHIN: Duration = Duration::from_secs(5);
@@ -80,7 +82,8 @@ pub struct Timeouts {
     /// From accepting a connection to its first byte.
     pub first_byte: Duration,
     /// The first byte, on a connection where nothing can be allowed: long enough for a client that sends first to get
-    /// an answer, short for a client that waits for the server.
+    /// an answer, short for a client that waits for the server. Also the time in which a client of a service of the host
+    /// shows whether it speaks HTTP.
     pub refused_first_byte: Duration,
     /// The whole TLS handshake with the bay.
     pub handshake: Duration,

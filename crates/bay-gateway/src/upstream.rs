@@ -1,6 +1,6 @@
 //! Resolves the names of origins, checks the addresses, and connects.
 //!
-//! Each name is resolved once, and each address is checked against the decision. The gateway then connects to the
+//! The name of the host itself ([`is_host_itself`]) always leads to the host's loopback. Each other name is resolved once, and each address is checked against the decision. The gateway then connects to the
 //! checked address, never to the name.
 
 use std::io;
@@ -8,7 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bay_policy::{AddressRefusal, CanonicalRequest, Decision, Host, check_address};
+use bay_policy::{
+    AddressRefusal, CanonicalRequest, Decision, HOST_LOOPBACK, Host, check_address, is_host_itself,
+};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
@@ -123,6 +125,8 @@ pub(crate) async fn dial(
     let host = request.host();
     let found = match host {
         Host::Address(address) => vec![*address],
+        // Never looked up: no resolver decides where it leads.
+        host if is_host_itself(host) => vec![HOST_LOOPBACK],
         Host::Name(name) => match timeout(timeouts.resolve, upstream.resolve(name)).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => {

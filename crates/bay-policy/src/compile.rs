@@ -3,14 +3,22 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use bay_types::reach::HOST_NAME;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
+use crate::canonical::Host;
 use crate::index::Index;
 use crate::layer::{LayerPolicy, NEVER, Otherwise};
 use crate::pattern::HostPattern;
 use crate::rule::{Grant, Kind, Layer, Matcher, Origin, Outcome, Rule};
+
+/// Whether this is the name that means the host itself. Only [`CompiledPolicy::reaching`] opens something there.
+#[must_use]
+pub fn is_host_itself(host: &Host) -> bool {
+    host.name() == Some(HOST_NAME)
+}
 
 /// The layers that a bay has.
 #[derive(Debug, Clone, Default)]
@@ -52,6 +60,21 @@ impl RuleHead {
 }
 
 impl RuleRef {
+    /// The pseudo-rule of the operator's word on a port of the host.
+    pub(crate) fn reach(kind: Kind) -> Self {
+        let origin = Origin { layer: Layer::Bay, file: "reach".to_owned(), line: 1 };
+        Self(Arc::new(RuleHead {
+            id: "reach".to_owned(),
+            origin,
+            outcome: Outcome::Allow,
+            kind,
+            reason: Some("the operator opened this port of the host to the bay".to_owned()),
+            expires: None,
+            checkpoint: false,
+            named: Vec::new(),
+        }))
+    }
+
     /// The pseudo-rule of a person's answer. It names no address by itself.
     pub(crate) fn approval(id: &str, kind: Kind) -> Self {
         let origin = Origin { layer: Layer::Bay, file: "approval".to_owned(), line: 1 };
@@ -88,6 +111,8 @@ pub struct CompiledPolicy {
     pub(crate) layers: Vec<CompiledLayer>,
     pub(crate) grants: Vec<CompiledGrant>,
     pub(crate) grant_index: Index,
+    /// Ports of the host's loopback that an operator opened for the bay.
+    pub(crate) reach: Vec<u16>,
 }
 
 #[derive(Debug, Clone)]
@@ -143,6 +168,19 @@ impl CompiledPolicy {
             policy.grant_index.insert(at, &grant.grant.matcher);
         }
         policy
+    }
+
+    /// Opens ports of the host's loopback to the bay, under the name [`HOST_NAME`]. No rule can do that.
+    #[must_use]
+    pub fn reaching(mut self, ports: &[u16]) -> Self {
+        self.reach = ports.to_vec();
+        self
+    }
+
+    /// The ports of the host's loopback that the bay may use.
+    #[must_use]
+    pub fn reach(&self) -> &[u16] {
+        &self.reach
     }
 
     /// Whether ports of the bay may be reached from outside: every layer that has this setting must allow it.

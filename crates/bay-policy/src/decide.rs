@@ -5,7 +5,7 @@
 //! restrictive outcome wins, so a layer can narrow what the layers before it allow, and never widen it. If a path can
 //! be divided in two ways, both are decided on, and again the most restrictive outcome wins.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -14,10 +14,15 @@ use crate::address::{self, AddressClass};
 use crate::canonical::path::Reading;
 use crate::canonical::request::Pushing;
 use crate::canonical::{CanonicalRequest, Host, Scheme};
-use crate::compile::{CompiledLayer, CompiledPolicy, CompiledRule, RuleHead, RuleRef};
+use crate::compile::{CompiledLayer, CompiledPolicy, CompiledRule, RuleHead, RuleRef, is_host_itself};
 use crate::exec::ExecRule;
 use crate::index::Wanted;
 use crate::rule::{Kind, Layer, Outcome};
+
+mod host_itself;
+
+/// Where [`HOST_NAME`](bay_types::reach::HOST_NAME) leads. It is never looked up.
+pub const HOST_LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// The outcome and its cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -45,6 +50,8 @@ pub enum Cause {
     NoRule { layer: Layer, file: String },
     /// There is no policy at all.
     NoPolicy,
+    /// The host itself is meant, and no operator opened this port of it to the bay.
+    NotReached { port: u16 },
 }
 
 /// The verdict of one layer.
@@ -66,7 +73,8 @@ impl Decision {
         if self.outcome != Outcome::Ask {
             return self.clone();
         }
-        let credentials = request.http().is_some_and(|http| http.scheme() == Scheme::Https);
+        let credentials = !is_host_itself(request.host())
+            && request.http().is_some_and(|http| http.scheme() == Scheme::Https);
         let grant = RuleRef::approval(approval, request.kind());
         Self {
             outcome: Outcome::Allow,
@@ -81,7 +89,7 @@ impl Decision {
     pub fn rule(&self) -> Option<&RuleHead> {
         match &self.cause {
             Cause::Rule { rule } | Cause::Tie { rule, .. } | Cause::Grant { grant: rule } => Some(rule),
-            Cause::NoRule { .. } | Cause::NoPolicy => None,
+            Cause::NoRule { .. } | Cause::NoPolicy | Cause::NotReached { .. } => None,
         }
     }
 }
@@ -126,6 +134,9 @@ fn decide_reading(
     reading: Option<&Reading>,
     now: Timestamp,
 ) -> Decision {
+    if is_host_itself(request.host()) {
+        return host_itself::decide(policy, request, reading, now);
+    }
     let layers: Vec<LayerVerdict> =
         policy.layers.iter().map(|layer| layer.judge(request, reading, now)).collect();
     let worst = layers.iter().filter_map(|verdict| verdict.outcome).max();
@@ -283,6 +294,9 @@ pub enum Route {
     Tcp { decision: Decision },
     /// Forward TLS without decrypting it, if the decision allows it and the SNI is the name.
     Passthrough { decision: Decision },
+    /// A service of the host: read HTTP/1 and decide on each request; forward the bytes of every other protocol, if the
+    /// decision allows it.
+    HostItself { decision: Decision },
     /// Answer as an SSH server, and decide on each git command.
     GitSsh,
     /// Nothing on this connection can be allowed. If the protocol permits an answer, the gateway still reads the
@@ -294,6 +308,9 @@ pub enum Route {
 /// names the host most specifically wins. Of equally specific kinds, the ones that the gateway reads win.
 #[must_use]
 pub fn route(policy: &CompiledPolicy, host: &Host, port: u16, now: Timestamp) -> Route {
+    if is_host_itself(host) {
+        return host_itself::route(policy, host, port, now);
+    }
     let destination = host.to_string();
     let tcp = CanonicalRequest::tcp(&destination, port);
     let passthrough = CanonicalRequest::passthrough(&crate::canonical::Connection {
@@ -422,6 +439,14 @@ pub fn check_address(
         && *wanted != address
     {
         return refuse("connect to the address that was asked for".to_owned());
+    }
+    // The decision rests on the operator's word on this port, not on addresses that rules name.
+    if is_host_itself(request.host()) {
+        return if address == HOST_LOOPBACK {
+            Ok(())
+        } else {
+            refuse(format!("only {HOST_LOOPBACK} is meant"))
+        };
     }
     if class == AddressClass::Public {
         return Ok(());

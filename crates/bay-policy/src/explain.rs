@@ -49,6 +49,8 @@ pub enum Remedy {
     Approve { rule: Option<String> },
     /// Set a policy: there is none.
     SetPolicy,
+    /// Open this port of the host to the bay: only an operator can, and no rule does.
+    Reach { port: u16 },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -80,6 +82,9 @@ impl Explanation {
             Some(Remedy::ChangeRule { rule, origin }) => format!("; to allow it, change {rule} at {origin}"),
             Some(Remedy::Approve { .. }) => "; it waits for a person to approve it".to_owned(),
             Some(Remedy::SetPolicy) => "; to allow it, set a policy for the bay".to_owned(),
+            Some(Remedy::Reach { port }) => {
+                format!("; to allow it, an operator of the host gives the bay --reach host:{port}")
+            }
         };
         format!("{}: {}: {}{next}", self.outcome, self.request, self.reason)
     }
@@ -125,6 +130,10 @@ fn reason(request: &CanonicalRequest, decision: &Decision) -> String {
             let until = grant.expires.map(|expires| format!(" until {expires}")).unwrap_or_default();
             format!("grant {} allows it{until}{}", grant.id, why(grant))
         }
+        Cause::NotReached { port } => match request.kind() {
+            Kind::GitSsh => "keys of the host are never used at the host itself".to_owned(),
+            _ => format!("port {port} of the host is not open to this bay, and no rule can open it"),
+        },
         Cause::NoPolicy => "there is no policy, and what is not allowed is denied".to_owned(),
         Cause::NoRule { layer, file } => {
             let special = special(request.host());
@@ -161,6 +170,10 @@ fn special(host: &Host) -> String {
 }
 
 fn remedies(policy: &CompiledPolicy, request: &CanonicalRequest, decision: &Decision) -> Vec<Remedy> {
+    if let Cause::NotReached { port } = decision.cause {
+        let open = policy.reach.contains(&port);
+        return if open { Vec::new() } else { vec![Remedy::Reach { port }] };
+    }
     if decision.layers.iter().all(|verdict| verdict.outcome.is_none()) {
         return vec![Remedy::SetPolicy];
     }

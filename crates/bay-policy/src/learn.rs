@@ -188,6 +188,9 @@ fn obstacle(
     {
         return Some(format!("{} denies it ({})", rule.id, rule.origin));
     }
+    if matches!(decision.cause, Cause::NotReached { .. }) {
+        return Some("no rule opens a port of the host: only its operator does".to_owned());
+    }
     let before = decision
         .layers
         .iter()

@@ -61,8 +61,10 @@ pub use address::{AddressClass, classify};
 pub use canonical::{
     CanonicalRequest, Connection, GitService, GitSsh, Host, RawRequest, Refusal, Scheme, canonicalise,
 };
-pub use compile::{CompiledPolicy, Layers, RuleHead, RuleRef};
-pub use decide::{AddressRefusal, Cause, Decision, Route, check_address, decide, decide_exec, route};
+pub use compile::{CompiledPolicy, Layers, RuleHead, RuleRef, is_host_itself};
+pub use decide::{
+    AddressRefusal, Cause, Decision, HOST_LOOPBACK, Route, check_address, decide, decide_exec, route,
+};
 pub use diff::{PolicyDiff, diff};
 pub use exec::ExecRule;
 pub use explain::{Explanation, explain};

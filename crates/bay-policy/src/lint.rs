@@ -1,5 +1,6 @@
 //! Warnings about a policy that is valid.
 
+use bay_types::reach::HOST_NAME;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -254,6 +255,21 @@ fn kind_of_traffic(policy: &CompiledPolicy, rule: &Rule, findings: &mut Vec<Find
     }
 }
 
+/// A rule for `127.0.0.1` most often means one service of the host, and then permits too little or too much.
+fn hosts_loopback(rule: &Rule, named: &str) -> Finding {
+    let message = format!(
+        "{named} is the bay's own loopback for its processes; for the gateway it is the host's, with all that listens there"
+    );
+    let next = format!(
+        "to use one service of the host, remove it and give the bay --reach host:PORT: the service is then at {HOST_NAME}:PORT"
+    );
+    finding(rule, FindingCode::Special, None, &message, &next)
+}
+
+fn is_localhost(name: &str) -> bool {
+    name == "localhost" || name.ends_with(".localhost") || name == "localhost.localdomain"
+}
+
 fn special_hosts(rule: &Rule, findings: &mut Vec<Finding>) {
     let networks = rule.matcher.hosts.iter().filter_map(|host| match host {
         HostPattern::Network(network) => Some(network),
@@ -261,7 +277,9 @@ fn special_hosts(rule: &Rule, findings: &mut Vec<Finding>) {
     });
     for network in networks.chain(&rule.matcher.addresses) {
         let class = address::classify(network.addr());
-        if class != AddressClass::Public {
+        if network.addr().is_loopback() {
+            findings.push(hosts_loopback(rule, &network.to_string()));
+        } else if class != AddressClass::Public {
             let message = format!("{network} is, or begins with, {}", class.describe());
             findings.push(finding(
                 rule,
@@ -276,6 +294,9 @@ fn special_hosts(rule: &Rule, findings: &mut Vec<Finding>) {
         HostPattern::Name(name) => Some(name),
         _ => None,
     }) {
+        if is_localhost(name) {
+            findings.push(hosts_loopback(rule, name));
+        }
         if address::classify_name(name) == NameClass::Metadata {
             let message = "it permits a cloud's metadata service, which hands out the machine's credentials";
             findings.push(finding(rule, FindingCode::Special, None, message, "remove it"));

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::canonical::Host;
-use crate::compile::CompiledPolicy;
+use crate::compile::{CompiledPolicy, is_host_itself};
 use crate::index::Wanted;
 use crate::pattern::Ports;
 use crate::rule::{Kind, Layer, Matcher, Outcome};
@@ -15,6 +15,9 @@ const KINDS: [Kind; 4] = [Kind::Http, Kind::Tcp, Kind::Passthrough, Kind::GitSsh
 /// compares only the hosts of rules, and each request is decided on separately.
 #[must_use]
 pub fn could_permit_host(policy: &CompiledPolicy, host: &Host, now: Timestamp) -> bool {
+    if is_host_itself(host) {
+        return !policy.reach.is_empty();
+    }
     KINDS.into_iter().any(|kind| policy.could_permit_kind(host, kind, now))
 }
 

@@ -13,6 +13,8 @@ use crate::rule::{Grant, Kind, Layer, Matcher, Outcome, Rule};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Shown {
     pub ingress: bool,
+    /// Ports of the host's loopback that are open to the bay.
+    pub reach: Vec<u16>,
     /// Host layer first. A later layer can only narrow.
     pub layers: Vec<ShownLayer>,
     pub grants: Vec<ShownGrant>,
@@ -75,6 +77,7 @@ pub fn show(policy: &CompiledPolicy, now: Timestamp) -> Shown {
     });
     Shown {
         ingress: policy.ingress(),
+        reach: policy.reach.clone(),
         layers: layers.collect(),
         grants: policy
             .grants

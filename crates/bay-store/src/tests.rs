@@ -35,6 +35,7 @@ fn spec() -> BayCreate {
         idle_stop_s: None,
         author: None,
         user: None,
+        reach: vec![],
         backend: None,
         policy: None,
     }

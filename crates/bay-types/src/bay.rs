@@ -212,6 +212,9 @@ pub struct BayCreate {
     /// The user that commands run as; root when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<BayUser>,
+    /// TCP ports on the host's `127.0.0.1` that it may use as [`HOST_NAME`](crate::reach::HOST_NAME). A fork has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reach: Vec<u16>,
     /// The backend that runs it; the daemon's default when absent. Stored with the bay and not in this request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
@@ -289,6 +292,9 @@ pub struct BayView {
     /// The user that commands run as; root when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<BayUser>,
+    /// TCP ports on the host's `127.0.0.1` that it may use as [`HOST_NAME`](crate::reach::HOST_NAME).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reach: Vec<u16>,
     /// The backend that runs it.
     #[serde(default)]
     pub backend: BackendName,

@@ -69,6 +69,7 @@ pub mod policy;
 pub mod pool;
 pub mod principal;
 pub mod progress;
+pub mod reach;
 pub mod repo;
 pub mod runtime;
 pub mod secret;

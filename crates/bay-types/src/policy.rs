@@ -98,6 +98,9 @@ pub struct PolicyView {
     pub bay: String,
     /// Whether the bay's ports can be reached from outside.
     pub ingress: bool,
+    /// Ports of the host's loopback that an operator opened to the bay.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reach: Vec<u16>,
     /// The host's layer first. A later layer can only narrow.
     pub layers: Vec<LayerView>,
     pub grants: Vec<GrantView>,
@@ -247,6 +250,8 @@ pub enum Remedy {
     Approve { rule: Option<String> },
     /// There is no policy; set one.
     SetPolicy,
+    /// An operator must open this port of the host to the bay.
+    Reach { port: u16 },
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

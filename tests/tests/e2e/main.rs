@@ -55,6 +55,7 @@ mod memory_restore_edge_cases;
 mod memory_sizes;
 mod older_release;
 mod policy;
+mod reach;
 mod repos;
 mod resource_exhaustion;
 mod secrets;

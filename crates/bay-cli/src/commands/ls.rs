@@ -119,7 +119,7 @@ pub(super) mod tests {
             "image": "host", "image_id": "img_0190000000007000800000000000abcd",
             "origin": {"repo": "repo_0190000000007000800000000000abcd", "location": "/home/me/web",
                        "commit": "8e26231d14f4c0f7e7537b92e10e461205b4ea95", "branch": "main"},
-            "limits": {"memory_mib": 512}, "mounts": [{"source": "/opt/data", "target": "/data"}],
+            "limits": {"memory_mib": 512}, "reach": [5432], "mounts": [{"source": "/opt/data", "target": "/data"}],
             "isolation": {"backend": "local", "grade": "shared-kernel", "detail": "namespaces"},
             "capabilities": {
                 "isolation": "shared-kernel", "memory_checkpoints": {"support": "no", "reason": "CRIU is missing"},

@@ -1,28 +1,44 @@
-use bay_client::bay_path;
+use bay_client::{Client, bay_path};
+use bay_types::ApiError;
 use bay_types::bay::BayView;
 use bay_types::mib;
+use bay_types::reach::ReachSet;
 use bay_types::settings::{BaySet, Setting};
 use clap::Args;
 use jiff::SignedDuration;
 
-use super::show::limit_lines;
+use super::show::{limit_lines, reach_line};
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use crate::output::table::section;
 
-/// Change the limits of a bay while it runs.
+/// Change the limits of a bay, and the services of this host that it may use, while it runs.
 ///
 /// Limits that are not named stay unchanged; `none` removes a limit. If a limit cannot be set, the command fails with
 /// the reason, and all old limits remain. A stopped bay gets its new limits when it starts.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay set web --memory-mib 4G --cpus 2\n  bay set web --pids none --io-write-mibps 50\n  bay set web --idle-stop 30m          stop it after this time without activity"
+    after_help = "Examples:\n  bay set web --memory-mib 4G --cpus 2\n  bay set web --pids none --io-write-mibps 50\n  bay set web --idle-stop 30m          stop it after this time without activity\n  bay set web --reach host:5432        let it use the host's database, as host.bay.internal:5432"
 )]
 pub(crate) struct Set {
     /// Name or id of the bay.
     name: String,
     #[command(flatten)]
     limits: LimitFlags,
+    #[command(flatten)]
+    reach: ReachFlag,
+    /// Close every port of the host that `--reach` opened, at once.
+    #[arg(long, conflicts_with = "reach")]
+    no_reach: bool,
+}
+
+/// The flag that `bay up` and `bay set` share.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReachFlag {
+    /// Let it use the service at this TCP port of this host's 127.0.0.1, as host.bay.internal:PORT. May be repeated; an
+    /// existing bay then has exactly these.
+    #[arg(long, value_name = "host:PORT", value_parser = host_port)]
+    pub(crate) reach: Vec<u16>,
 }
 
 /// The flags that `bay up` and `bay set` share.
@@ -69,6 +85,18 @@ impl LimitFlags {
     }
 }
 
+/// Opens exactly these ports of the host to the bay.
+async fn set_reach(client: &mut Client, bay: &str, ports: Vec<u16>) -> Result<BayView, ApiError> {
+    client.put(&bay_path(bay, "/reach"), &ReachSet { ports }).await
+}
+
+fn host_port(text: &str) -> Result<u16, String> {
+    let wrong = || "write host:PORT, such as host:5432; no other machine can be named".to_owned();
+    let port = text.strip_prefix("host:").ok_or_else(wrong)?;
+    let plain = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    port.parse().ok().filter(|port| plain && *port > 0).ok_or_else(wrong)
+}
+
 fn number<T: std::str::FromStr + Copy>(text: &str) -> Result<Setting<T>, String>
 where
     T::Err: std::fmt::Display,
@@ -98,12 +126,26 @@ fn idle_time(text: &str) -> Result<Setting<u64>, String> {
 impl Set {
     pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
-        let change = self.limits.change();
-        let view: BayView = global.client().patch(&bay_path(bay, "/limits"), &change).await?;
+        let (change, ports) = (self.limits.change(), self.reach.reach);
+        let mut client = global.client();
+        // Closing ports waits for no limit. They are opened only if the limits are in force.
+        if self.no_reach && !change.is_empty() {
+            let _closed = set_reach(&mut client, bay, Vec::new()).await?;
+        }
+        let mut view = None;
+        if !change.is_empty() || (ports.is_empty() && !self.no_reach) {
+            view = Some(client.patch(&bay_path(bay, "/limits"), &change).await?);
+        }
+        let view = match view {
+            Some(view) if ports.is_empty() => view,
+            _ => set_reach(&mut client, bay, ports).await?,
+        };
         if global.json {
             crate::output::json(&view)?;
         } else {
-            crate::output::data(&section(view.name.as_str(), &limit_lines(&view)))?;
+            let mut lines = limit_lines(&view);
+            lines.extend(reach_line(&view.reach));
+            crate::output::data(&section(view.name.as_str(), &lines))?;
         }
         Ok(0)
     }
@@ -112,6 +154,25 @@ impl Set {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_service_of_the_host_is_named_by_its_port_alone() {
+        assert_eq!(host_port("host:5432"), Ok(5432));
+        for odd in [
+            "",
+            "5432",
+            "host",
+            "host:",
+            "host:0",
+            "host:65536",
+            "host:+1",
+            "127.0.0.1:80",
+            "Host:80",
+            "host:80:80",
+        ] {
+            assert!(host_port(odd).is_err(), "{odd}");
+        }
+    }
 
     #[test]
     fn limits_are_numbers_times_or_words_that_remove_them() {

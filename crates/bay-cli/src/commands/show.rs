@@ -3,6 +3,7 @@ use bay_types::ErrorCode;
 use bay_types::backend::{AttributionGrain, Capabilities, EgressControl, FilesCheckpoint, Support};
 use bay_types::bay::{BayRemoved, BayView, Limits};
 use bay_types::policy::PolicyView;
+use bay_types::reach::HOST_NAME;
 use bay_types::stats::BayCost;
 use bay_types::top::{BayUse, Top};
 use bay_types::traffic::EgressState;
@@ -129,6 +130,8 @@ fn render(
         let text = format!("{} at {}, read-only", mount.source.display(), mount.target.display());
         limits.push(("mount", visible(&text)));
     }
+    let mut egress = egress_lines.to_vec();
+    egress.extend(reach_line(&bay.reach));
     let isolation = vec![
         ("grade", visible(&bay.isolation.grade)),
         ("backend", visible(bay.backend.as_str())),
@@ -141,7 +144,7 @@ fn render(
         section("made from", &made),
         section("limits", &limits),
         section("uses now", &use_lines(present)),
-        section("egress", egress_lines),
+        section("egress", &egress),
         section("isolation", &isolation),
     ];
     if !can.is_empty() {
@@ -206,6 +209,12 @@ fn use_lines(present: Option<&BayUse>) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// The services of the host that the bay may use, if there are any.
+pub(super) fn reach_line(ports: &[u16]) -> Option<(&'static str, String)> {
+    let named: Vec<String> = ports.iter().map(|port| format!("{HOST_NAME}:{port}")).collect();
+    (!named.is_empty()).then(|| ("reach", named.join(", ")))
+}
+
 pub(super) fn limit_lines(bay: &BayView) -> Vec<(&'static str, String)> {
     let limits = &bay.limits;
     let or_host = |value: Option<String>| value.unwrap_or_else(|| "the host's".to_owned());
@@ -248,6 +257,7 @@ mod tests {
             "main",
             "no: CRIU is missing",
             "to the bay only",
+            "host.bay.internal:5432",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }

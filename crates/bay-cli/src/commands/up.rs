@@ -13,7 +13,7 @@ use jiff::SignedDuration;
 
 use super::exec::Options;
 use super::policy::{self, Complete, PolicyFlags};
-use super::set::LimitFlags;
+use super::set::{LimitFlags, ReachFlag};
 use crate::archive::Packed;
 use crate::failure::{Failure, Outcome};
 use crate::global_options::GlobalOptions;
@@ -54,6 +54,8 @@ pub(crate) struct Up {
     backend: Option<String>,
     #[command(flatten)]
     limits: LimitFlags,
+    #[command(flatten)]
+    reach: ReachFlag,
     #[command(flatten)]
     policy: PolicyFlags,
     /// Show a path of the host in the bay, read-only.
@@ -144,6 +146,7 @@ impl Up {
             idle_stop_s: settings.idle_stop_s,
             author,
             user,
+            reach: self.reach.reach.clone(),
             backend: self.backend.clone(),
             policy: sent,
         };

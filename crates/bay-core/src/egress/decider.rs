@@ -9,7 +9,7 @@ use bay_gateway::secrets::Secrets;
 use bay_gateway::{Caller, Decider, Ended, Known, LookUp, RecordId, Refused, Ruling, Sight};
 use bay_policy::{
     CanonicalRequest, Cause, CompiledPolicy, Decision, Explanation, Host, Outcome, Route, decide, explain,
-    route,
+    is_host_itself, route,
 };
 use bay_types::egress::Who;
 use bay_types::event::egress::{self, EgressDecided, EgressRefused, Refusal, SecretMisuse};
@@ -152,11 +152,13 @@ impl Decider for BayDecider {
 
     /// Every name gets an address, so that its user gets a refusal with the reason. No query leaves the host in any
     /// case. Names without a dot are what a resolver tries for its own network, and a bay has none.
-    fn look_up(&self, name: &Host) -> LookUp {
-        match name.name() {
+    fn look_up(&self, host: &Host) -> LookUp {
+        match host.name() {
             // While a name could not be stored, no other name gets an address: a later daemon might give the same
             // address to a third name.
             _ if self.names.settle().is_err() => LookUp::Refused,
+            // A name that leads nowhere does not exist.
+            Some(_) if is_host_itself(host) && self.policy().reach().is_empty() => LookUp::NoSuchName,
             Some(name) if name.contains('.') => LookUp::Answer,
             _ => LookUp::NoSuchName,
         }
@@ -240,6 +242,9 @@ impl Decider for BayDecider {
             Refused::Connection { host, port, decision } => {
                 let why = match decision.rule() {
                     Some(rule) => format!("rule {} at {} refuses it", rule.id, rule.origin),
+                    None if matches!(decision.cause, Cause::NotReached { .. }) => {
+                        "this port of the host is not open to the bay".to_owned()
+                    }
                     None => "no rule covers this host and port".to_owned(),
                 };
                 (Refusal::Connection, host.to_string(), *port, why)

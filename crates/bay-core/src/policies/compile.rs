@@ -125,7 +125,8 @@ pub(crate) fn grants_of(row: &GrantRow) -> Result<Vec<Grant>, Vec<String>> {
     read(Layer::Bay, &format!("grant {}", row.id), &row.text, &Places::default()).map(|layer| layer.grants)
 }
 
-pub(crate) fn compile(texts: &PolicyTexts, forge: Option<&Place>) -> Effective {
+/// `reach` are the ports of the host that are open to the bay. A layer that cannot be read closes them.
+pub(crate) fn compile(texts: &PolicyTexts, forge: Option<&Place>, reach: &[u16]) -> Effective {
     let mut sources = Vec::new();
     let mut read = |layer: Layer, row: Option<&PolicyRow>| {
         let row = row?;
@@ -155,8 +156,9 @@ pub(crate) fn compile(texts: &PolicyTexts, forge: Option<&Place>) -> Effective {
     } else {
         bay.grants.clear();
     }
+    let policy = CompiledPolicy::new(Layers { host, project, bay: Some(bay) });
     Effective {
-        policy: Arc::new(CompiledPolicy::new(Layers { host, project, bay: Some(bay) })),
+        policy: Arc::new(if readable { policy.reaching(reach) } else { policy }),
         sources,
         grants: texts.grants.clone(),
     }

@@ -28,6 +28,7 @@ use crate::background::{blocking, to_the_end};
 use crate::daemon::Daemon;
 use crate::progress::ProgressReporter;
 use crate::registry::BayHandle;
+use crate::validate;
 
 /// The longest URL of a repository.
 const MAX_URL: usize = 4096;
@@ -64,7 +65,7 @@ impl Creation {
 
 /// All checks of a request that need no work.
 fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, CoreError> {
-    let name = crate::validate::create(create, daemon.room())?;
+    let name = validate::create(create, daemon.room())?;
     let (_, backend) = daemon.backends.choose(create.backend.as_deref())?;
     backend.can_keep(&create.limits).map_err(|e| refusal(&e))?;
     if let Some(name) = &name
@@ -112,6 +113,7 @@ async fn make(
     reporter: ProgressReporter,
     prepared: &mut Option<Timestamp>,
 ) -> Result<BayView, CoreError> {
+    create.reach = validate::reach(&create.reach)?;
     create.limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
     let (backend, _) = daemon.backends.choose(create.backend.take().as_deref())?;
     // A mistake in the policy is reported before anything is fetched.
@@ -173,6 +175,7 @@ async fn make(
                 forked_from: None,
                 backend: Some(row.backend.to_string()),
                 user: row.spec.user.clone(),
+                reach: row.spec.reach.clone(),
                 by,
             })
         })

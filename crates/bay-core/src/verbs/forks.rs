@@ -193,7 +193,8 @@ async fn child(
     let by = caller.by();
     let new = BayNew {
         name: NameChoice::Derived(name),
-        spec: BayCreate { name: None, ..row.spec },
+        // An operator opened ports of the host to the parent alone.
+        spec: BayCreate { name: None, reach: Vec::new(), ..row.spec },
         image_id: row.image_id,
         origin: row.origin,
         reason: format!("its disk is being made from {} of {}", lineage.checkpoint, lineage.name),
@@ -212,6 +213,7 @@ async fn child(
             forked_from: row.forked_from.clone(),
             backend: Some(row.backend.to_string()),
             user: row.spec.user.clone(),
+            reach: Vec::new(),
             by,
         })
     });

@@ -32,6 +32,7 @@ pub mod metrics;
 pub mod policy;
 pub mod ports;
 pub(crate) mod questions;
+pub mod reach;
 pub mod record_stream;
 pub mod removed_bays;
 pub mod repos;

@@ -10,6 +10,7 @@ fn body(method: &str, path: &str) -> Value {
     match (method, path) {
         ("POST", "/v1/bays") => json!({ "source": { "kind": "empty" } }),
         ("POST", "/v1/bays/web/checkpoints") => json!({}),
+        ("PUT", "/v1/bays/web/reach") => json!({ "ports": [] }),
         ("PATCH", "/v1/bays/web/limits") => json!({}),
         ("POST", "/v1/bays/web/restore") => json!({ "checkpoint": "v1" }),
         ("POST", "/v1/bays/web/forks") => json!({ "count": 1 }),

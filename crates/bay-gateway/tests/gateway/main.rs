@@ -6,6 +6,7 @@ mod dns;
 mod faults;
 mod grpc;
 mod guesses;
+mod host_itself;
 mod http;
 mod lab;
 mod overrides;

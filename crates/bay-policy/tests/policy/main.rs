@@ -8,6 +8,7 @@ mod execs;
 mod explanations;
 mod files;
 mod git;
+mod host_itself;
 mod hosts;
 mod layers;
 mod paths;

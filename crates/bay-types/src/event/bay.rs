@@ -41,6 +41,9 @@ area! {
         /// The user that its commands run as, unless they name another. Absent for root.
         #[serde(skip_serializing_if = "Option::is_none")]
         user: Option<BayUser>,
+        /// Ports of the host's loopback that an operator opened to it. Absent if there are none.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        reach: Vec<u16>,
         /// Who asked.
         by: String,
     }
@@ -249,6 +252,14 @@ area! {
         limits: Field<Limits>,
         /// For how many seconds it may be idle before it is stopped, if it is.
         idle_stop_s: Option<u64>,
+    }
+
+    /// Somebody opened ports of the host's loopback to the bay, or closed them. It is in force at once.
+    ReachSet(BayReachSet) = "bay.reach" {
+        /// All ports that are open now.
+        ports: Vec<u16>,
+        /// Who asked.
+        by: String,
     }
 
     /// The bay keeps the settings it had.

@@ -76,6 +76,9 @@ pub(super) fn explained(told: &Explained) -> String {
                 );
             }
             Remedy::Approve { .. } => text.push_str("\n    approve it, or grant it with `bay grants add`"),
+            Remedy::Reach { port } => {
+                let _ = write!(text, "\n    open the port with `bay set NAME --reach host:{port}`");
+            }
             Remedy::SetPolicy => text.push_str("\n    set a policy with `bay policy set`"),
         }
     }

@@ -1,6 +1,7 @@
 //! Policies for a person.
 
 use bay_types::policy::{FoundPlaces, GrantView, LayerText, LayerView, PolicyView, RuleView};
+use bay_types::reach::HOST_NAME;
 use jiff::Timestamp;
 
 use crate::output::age::since;
@@ -35,6 +36,11 @@ pub(crate) fn policy(view: &PolicyView, now: Timestamp) -> String {
     let mut text = format!("{}: what may leave it", visible(&view.bay));
     if !view.ingress {
         text.push_str("; ingress is closed");
+    }
+    for port in &view.reach {
+        text.push_str(&format!(
+            "\n{HOST_NAME}:{port} is a service of the host, unless a rule denies it or asks."
+        ));
     }
     if view.layers.len() > 1 {
         text.push_str("\nThe most restrictive outcome of these layers applies.");

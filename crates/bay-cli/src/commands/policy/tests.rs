@@ -31,7 +31,13 @@ fn a_policy_is_shown_with_the_origin_of_each_rule_and_nothing_in_it_moves_the_cu
         problems: vec!["p.toml:1:1: broken\u{9b}".to_owned()],
         rules: vec![rule("docs", "allow")],
     };
-    let view = PolicyView { bay: "web".to_owned(), ingress: false, layers: vec![layer], grants: vec![] };
+    let view = PolicyView {
+        bay: "web".to_owned(),
+        ingress: false,
+        reach: vec![5432],
+        layers: vec![layer],
+        grants: vec![],
+    };
     let text = render::policy(&view, now);
     assert!(text.contains("[docs p.toml:3]") && text.contains("ingress is closed"), "{text}");
     assert!(text.contains("problem: p.toml:1:1: broken"), "{text}");

@@ -90,7 +90,7 @@ fn with_layer(before: &CompiledPolicy, mut bay: LayerPolicy) -> CompiledPolicy {
             Layer::Bay => bay.grants.extend(layer.grants.iter().cloned()),
         }
     }
-    CompiledPolicy::new(Layers { bay: Some(bay), ..layers })
+    CompiledPolicy::new(Layers { bay: Some(bay), ..layers }).reaching(before.reach())
 }
 
 fn change(before: &CompiledPolicy, bay: LayerPolicy, requests: &[CanonicalRequest]) -> PolicyChange {

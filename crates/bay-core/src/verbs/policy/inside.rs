@@ -5,6 +5,7 @@ use bay_policy::Outcome;
 use bay_policy::show;
 use bay_policy::show::{Effect, Shown, describe};
 use bay_types::guest::{GATEWAY_V4, PROXY_PORT};
+use bay_types::reach::HOST_NAME;
 use bay_types::traffic::{InsideEgress, InsideRule};
 use jiff::Timestamp;
 
@@ -29,7 +30,12 @@ fn visible(shown: &Shown, open: bool) -> InsideEgress {
         what: plain_text(&describe(&grant.grant.matcher)),
         expires: Some(grant.grant.expires),
     });
-    let mut rules: Vec<InsideRule> = granted.collect();
+    let reached = shown.reach.iter().map(|port| InsideRule {
+        outcome: Outcome::Allow.to_string(),
+        what: format!("{HOST_NAME}:{port}, a service of the host"),
+        expires: None,
+    });
+    let mut rules: Vec<InsideRule> = reached.chain(granted).collect();
     for wanted in [Outcome::Allow, Outcome::Ask, Outcome::Deny] {
         let all = shown.layers.iter().flat_map(|layer| &layer.rules);
         let fitting = all.filter(|one| one.effect == Effect::Active && one.rule.outcome == wanted);

@@ -41,14 +41,16 @@ pub(crate) async fn effective_with_origins(daemon: &Daemon, handle: &BayHandle) 
         Ok(effective) => return effective,
         Err(of) => of,
     };
-    let project = compile::project(&handle.row());
+    let row = handle.row();
+    let (project, reach) = (compile::project(&row), row.spec.reach);
     let texts = match daemon.store.policy_texts(handle.id, project.as_deref()).await {
         Ok(texts) => texts,
         // Not kept: the next request checks again whether it can be read.
         Err(error) => return Arc::new(Effective::unreadable(&error.to_api().message)),
     };
     let forge = project.as_deref().and_then(Place::of_repository);
-    let made = crate::background::blocking(move || Ok(compile::compile(&texts, forge.as_ref()))).await;
+    let made =
+        crate::background::blocking(move || Ok(compile::compile(&texts, forge.as_ref(), &reach))).await;
     match made {
         Ok(made) => {
             let made = Arc::new(made);

@@ -117,5 +117,11 @@ pub(super) fn policy(bay: &BayName, effective: &Effective, now: Timestamp) -> Po
             grants.push(unreadable_grant(row));
         }
     }
-    PolicyView { bay: bay.to_string(), ingress: shown.ingress, layers: layers.collect(), grants }
+    PolicyView {
+        bay: bay.to_string(),
+        ingress: shown.ingress,
+        reach: shown.reach,
+        layers: layers.collect(),
+        grants,
+    }
 }

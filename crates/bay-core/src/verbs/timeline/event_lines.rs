@@ -166,6 +166,16 @@ fn bay(event: &BayEvent) -> String {
         }
         BayEvent::Cleared(_) => "the rest of its runtime was cleared".to_owned(),
         BayEvent::Set(set) => format!("settings in force{}", settings(&set.limits)),
+        BayEvent::ReachSet(reach) if reach.ports.is_empty() => {
+            format!("no port of the host is open to it any more{}", by(&reach.by))
+        }
+        BayEvent::ReachSet(reach) => {
+            format!(
+                "ports of the host opened to it: {}{}",
+                list(reach.ports.iter().map(u16::to_string)),
+                by(&reach.by)
+            )
+        }
         BayEvent::SetRefused(refused) => format!("settings refused{}", after(": ", &refused.reason)),
         BayEvent::Deleting(_) => "being removed".to_owned(),
         BayEvent::Deleted(deleted) => match &deleted.kept_workspace {

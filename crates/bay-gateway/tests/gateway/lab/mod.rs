@@ -17,8 +17,8 @@ use bay_gateway::{
     Ruling, Settings, Sight, SshLogin, Timeouts, Upstream, Waiting,
 };
 use bay_policy::{
-    CanonicalRequest, CompiledPolicy, Decision, Host, Layer, Layers, Places, Route, decide, explain, parse,
-    route,
+    CanonicalRequest, CompiledPolicy, Decision, Host, Layer, Layers, Places, Route, decide, explain,
+    is_host_itself, parse, route,
 };
 use jiff::Timestamp;
 use rustls::RootCertStore;
@@ -163,7 +163,8 @@ impl Decider for Ledger {
     }
 
     fn look_up(&self, name: &Host) -> LookUp {
-        if name.name().is_some_and(|name| name.ends_with(".test")) {
+        let host_is_open = is_host_itself(name) && !self.policy().reach().is_empty();
+        if host_is_open || name.name().is_some_and(|name| name.ends_with(".test")) {
             LookUp::Answer
         } else {
             LookUp::NoSuchName
@@ -438,6 +439,12 @@ impl Lab {
 
     pub(crate) fn set_policy(&self, text: &str) {
         *self.ledger.policy.lock().unwrap() = Arc::new(compiled(text));
+        self.gateway.policy_changed();
+    }
+
+    /// Opens ports of the host to the bay, beside a policy.
+    pub(crate) fn set_reach(&self, ports: &[u16], text: &str) {
+        *self.ledger.policy.lock().unwrap() = Arc::new(compiled(text).reaching(ports));
         self.gateway.policy_changed();
     }
 
