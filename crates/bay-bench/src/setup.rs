@@ -181,6 +181,7 @@ pub(crate) fn on(name: &str, image: &str, source: Source) -> BayCreate {
         user: None,
         backend: None,
         policy: None,
+        environment: None,
         idle_stop_s: None,
     }
 }

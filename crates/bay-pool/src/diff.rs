@@ -8,11 +8,11 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use bay_backend::files::WorkspaceFrom;
+use bay_backend::files::{RootFrom, WorkspaceFrom};
 use bay_sys::btrfs;
 use bay_types::checkpoint::Point;
 use bay_types::diff::Part;
-use bay_types::{BayId, CheckpointName, ImageId};
+use bay_types::{BayId, CheckpointName};
 
 use crate::checkpoint::read_only;
 use crate::error::{Doing, PoolError, Result};
@@ -28,7 +28,7 @@ const CLOCK_SLACK_S: i64 = 1;
 pub enum Side {
     /// Its beginning.
     Base {
-        image: ImageId,
+        root: RootFrom,
         workspace: WorkspaceFrom,
     },
     Now,
@@ -100,9 +100,14 @@ impl Pool {
         match side {
             Side::Now => self.diff_now(bay, part),
             Side::Checkpoint(name) => DiffSide::of(&checkpoint(Point { bay, checkpoint: *name })?, true),
-            Side::Base { image, workspace } => match (part, workspace) {
-                (_, WorkspaceFrom::Checkpoint { point, .. }) => DiffSide::of(&checkpoint(*point)?, true),
-                (Part::Root, _) => DiffSide::of(&self.image_root(*image)?, false),
+            Side::Base { root, workspace } => match (part, workspace) {
+                (Part::Root, _) => match root {
+                    RootFrom::Checkpoint(point) => DiffSide::of(&checkpoint(*point)?, true),
+                    RootFrom::Image(image) => DiffSide::of(&self.image_root(*image)?, false),
+                },
+                (Part::Workspace, WorkspaceFrom::Checkpoint { point, .. }) => {
+                    DiffSide::of(&checkpoint(*point)?, true)
+                }
                 (Part::Workspace, WorkspaceFrom::Empty) => {
                     Ok(DiffSide { top: None, settled_before: None, temporary: None })
                 }

@@ -25,11 +25,15 @@ const MIGRATIONS: &[&[&str]] = &[
     CHECKPOINT_EVENTS,
     SECRET_EVENTS,
     BLAME,
+    ENVIRONMENTS,
 ];
 
 /// A timeline has the events of the bay's secrets, which belong to no bay. `secret_events` repeats this condition.
 const SECRET_EVENTS: &[&str] = &["CREATE INDEX events_secrets ON events (seq) \
      WHERE kind IN ('secret.set', 'secret.rotated', 'secret.removed', 'secret.stale')"];
+
+/// The checkpoint of another bay whose root filesystem a bay began with.
+const ENVIRONMENTS: &[&str] = &["ALTER TABLE bays ADD COLUMN environment TEXT"];
 
 /// What may have made an exec fail.
 const BLAME: &[&str] = &["ALTER TABLE execs ADD COLUMN blame TEXT NOT NULL DEFAULT '[]'"];

@@ -37,6 +37,7 @@ fn spec() -> BayCreate {
         user: None,
         backend: None,
         policy: None,
+        environment: None,
     }
 }
 
@@ -47,6 +48,7 @@ fn new(name: NameChoice) -> BayNew {
         image_id: ImageId::generate(),
         origin: None,
         forked_from: None,
+        environment: None,
         backend: "local".into(),
         policy: None,
         reason: "asked for".to_owned(),

@@ -29,6 +29,7 @@ mod data_disk;
 mod diff;
 mod egress;
 mod envd;
+mod environments;
 mod execs;
 mod faults;
 mod faults_checkpoints;

@@ -175,12 +175,14 @@ async fn prepare_for(
         None => newest(daemon, handle).await?,
     };
     let to = ask.to.unwrap_or(Moment::Now);
-    let begins_from = begins_from(&row);
     let mut wanted = Vec::with_capacity(2);
     for moment in [from, to] {
         let side = match moment {
             Moment::Now => Side::Now,
-            Moment::Base => Side::Base { image: row.image_id, workspace: begins_from.clone() },
+            Moment::Base => {
+                let begins_from = begins_from(&row);
+                Side::Base { root: begins_from.root, workspace: begins_from.workspace }
+            }
             Moment::Checkpoint(name) => {
                 checkpoints::find(daemon, handle, name).await?;
                 Side::Checkpoint(name)
