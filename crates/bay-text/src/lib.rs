@@ -12,6 +12,7 @@
 //! | [`clip`]     | text that is too long for its place                                                |
 //! | [`percent`]  | percent-encoding of URLs                                                           |
 //! | [`hex`]      | bytes as hexadecimal digits                                                        |
+//! | [`markup`]   | text in a page of HTML                                                             |
 //! | [`lines`]    | a stream of bytes divided into lines of bounded length                             |
 //!
 //! `bay-policy` keeps a decoder of its own: it must know of every character of a path whether it was encoded.
@@ -23,6 +24,7 @@ pub mod foreign;
 pub mod hex;
 pub mod invisible;
 pub mod lines;
+pub mod markup;
 pub mod percent;
 pub mod shell;
 pub mod terminal;
