@@ -9,11 +9,25 @@ use std::path::PathBuf;
 use bay_types::checkpoint::Point;
 use bay_types::{BayId, CheckpointName, CoreError, ImageId, RepoId};
 
-/// The initial files of a new bay.
+/// What the root filesystem of a new bay begins as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RootFrom {
+    Image(ImageId),
+    /// The root of a checkpoint of another bay.
+    Checkpoint(Point),
+}
+
+impl From<ImageId> for RootFrom {
+    fn from(image: ImageId) -> Self {
+        Self::Image(image)
+    }
+}
+
+/// What the workspace of a new bay begins as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkspaceFrom {
     Empty,
-    /// All files, the root too, from a checkpoint of another bay. With `state` also the state of its guest.
+    /// That of a checkpoint of another bay, with its services. With `state` also the whole state of its guest.
     Checkpoint {
         point: Point,
         state: bool,
@@ -41,7 +55,7 @@ pub type Result<T> = std::result::Result<T, CoreError>;
 
 pub trait BayFiles: Send + Sync + Debug {
     /// Makes the files of a bay, or the missing ones. `quota_mib` limits the bytes that only the bay uses.
-    fn create(&self, bay: BayId, image: ImageId, from: &WorkspaceFrom, quota_mib: Option<u64>) -> Result<()>;
+    fn create(&self, bay: BayId, root: RootFrom, from: &WorkspaceFrom, quota_mib: Option<u64>) -> Result<()>;
     /// Gives a stopped bay a fresh root.
     fn replace_root(&self, bay: BayId, image: ImageId) -> Result<()>;
     /// Replaces the files of a stopped bay by those of a checkpoint. With `state` also the state of its guest.
@@ -90,7 +104,7 @@ impl NoFiles {
 }
 
 impl BayFiles for NoFiles {
-    fn create(&self, _: BayId, _: ImageId, _: &WorkspaceFrom, _: Option<u64>) -> Result<()> {
+    fn create(&self, _: BayId, _: RootFrom, _: &WorkspaceFrom, _: Option<u64>) -> Result<()> {
         self.refused()
     }
 

@@ -182,6 +182,7 @@ pub(crate) fn on(name: &str, image: &str, source: Source) -> BayCreate {
         reach: vec![],
         backend: None,
         policy: None,
+        environment: None,
         idle_stop_s: None,
     }
 }

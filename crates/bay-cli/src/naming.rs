@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bay_client::invalid;
 use bay_types::bay::Mount;
+use bay_types::environment::EnvironmentFrom;
 use bay_types::guest::WORKSPACE;
 use bay_types::{ApiError, BayId, BayName, ErrorCode};
 
@@ -23,6 +24,24 @@ pub(crate) fn bay(given: &str) -> Result<&str, ApiError> {
             Err(ApiError::new(ErrorCode::InvalidName, error.to_string(), "`bay ls` lists the bays"))
         }
     }
+}
+
+/// Parses `BAY` or `BAY:CHECKPOINT`.
+pub(crate) fn environment(given: &str) -> Result<EnvironmentFrom, ApiError> {
+    let (name, checkpoint) = match given.split_once(':') {
+        None => (given, None),
+        Some((name, checkpoint)) => {
+            let parsed = checkpoint.parse().map_err(|e: bay_types::id::ParseIdError| {
+                let next = match bay(name) {
+                    Ok(name) => format!("`bay checkpoints ls {name}` shows them"),
+                    Err(_) => "write BAY:CHECKPOINT, such as web:v3".to_owned(),
+                };
+                ApiError::new(ErrorCode::InvalidName, e.to_string(), next)
+            })?;
+            (name, Some(parsed))
+        }
+    };
+    Ok(EnvironmentFrom { bay: bay(name)?.to_owned(), checkpoint })
 }
 
 /// One side of `bay cp`.
@@ -236,6 +255,18 @@ mod tests {
         }
         assert!(bay("web-1").is_ok());
         assert!(bay(&BayId::generate().to_string()).is_ok());
+    }
+
+    #[test]
+    fn an_environment_is_that_of_a_bay_or_of_one_of_its_checkpoints() {
+        let of = |given: &str| environment(given).map(|from| (from.bay, from.checkpoint.map(|c| c.number())));
+        assert_eq!(of("web").unwrap(), ("web".to_owned(), None));
+        assert_eq!(of("web:v3").unwrap(), ("web".to_owned(), Some(3)));
+        for odd in ["", ":v3", "web:", "web:3", "web:v0", "Web:v3", "web:v3:v4", "\u{1b}:\u{1b}"] {
+            assert_eq!(of(odd).unwrap_err().code, ErrorCode::InvalidName, "{odd}");
+        }
+        let error = environment("web:latest").unwrap_err();
+        assert!(error.next.contains("bay checkpoints ls web"), "{error:?}");
     }
 
     #[test]

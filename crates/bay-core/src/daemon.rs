@@ -166,6 +166,7 @@ impl Daemon {
             origin: row.origin,
             checkpoint: row.checkpoint,
             forked_from: row.forked_from,
+            environment: row.environment,
             limits: row.spec.limits,
             idle_stop_s: row.spec.idle_stop_s,
             mounts: row.spec.mounts,

@@ -26,6 +26,7 @@ use crate::headers::{self, Upgrade};
 use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES};
 use crate::origin::Lease;
 use crate::progress::{Direction, Progress};
+use crate::registry;
 use crate::scrub::{
     self, Coding, CodingError, Guesses, Patterns, Renewal, Scrubbed, Stream, Tally, Unreadable,
 };
@@ -59,7 +60,12 @@ pub(crate) async fn serve(
     connection: Arc<HttpConnection>,
     request: Request<Incoming>,
 ) -> Result<Answer, Infallible> {
-    Ok(connection.answer(request).await.unwrap_or_else(|refused| refused))
+    let for_registry = registry::is_client(&request);
+    Ok(match connection.answer(request).await {
+        Ok(answer) => answer,
+        Err(refused) if for_registry => registry::with_errors(refused).await,
+        Err(refused) => refused,
+    })
 }
 
 impl HttpConnection {

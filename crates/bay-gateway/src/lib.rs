@@ -75,6 +75,7 @@ mod policy;
 pub mod postgres;
 mod progress;
 mod proxy;
+mod registry;
 pub mod scrub;
 pub mod secrets;
 pub mod sight;

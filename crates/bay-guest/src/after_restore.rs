@@ -98,10 +98,10 @@ impl AfterRestore {
         context.log.line("guest.forked", format_args!("from={} index={index}", context.identity.current().0));
         context.identity.replace(config.bay_id.clone(), config.hostname.clone());
         self.ctl.set_config(config.clone());
-        let (root, execs) = (self.root.clone(), Arc::clone(&self.execs));
+        let (root, state, execs) = (self.root.clone(), self.state_dir.clone(), Arc::clone(&self.execs));
         let named = tokio::task::spawn_blocking(move || {
             let named = rustix::system::sethostname(config.hostname.as_bytes());
-            root_files::prepare(&config, &root, &execs.context.log);
+            root_files::prepare(&config, &root, &state, &execs.context.log);
             execs.context.sentinels.replace(config.secrets, &root, &execs.context.log);
             named
         });

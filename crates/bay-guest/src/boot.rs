@@ -48,7 +48,8 @@ fn as_first_process(configure: Configure) -> i32 {
 
 /// Writes the files that a bay has whatever its image is. The guest's log names each file that cannot be written.
 pub fn prepare(config: &Config) {
-    root_files::prepare(&config.guest, &config.root, &Log::open(&config.state_dir));
+    let log = Log::open(&config.state_dir);
+    root_files::prepare(&config.guest, &config.root, &config.state_dir, &log);
 }
 
 /// Serves until the daemon has asked for a shutdown and everything has ended.

@@ -17,8 +17,9 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use bay_backend::files::{BayUsage, WorkspaceFrom};
+use bay_backend::files::{BayUsage, RootFrom, WorkspaceFrom};
 use bay_sys::btrfs;
+use bay_types::guest::COPIED_ROOT;
 use bay_types::{BayId, ImageId};
 use jiff::Timestamp;
 use rustix::fs::{CWD, RenameFlags};
@@ -40,7 +41,7 @@ impl Pool {
     pub fn bay_create(
         &self,
         bay: BayId,
-        image: ImageId,
+        root: impl Into<RootFrom>,
         from: &WorkspaceFrom,
         disk_mib: Option<u64>,
     ) -> Result<BayDisk> {
@@ -63,10 +64,11 @@ impl Pool {
             None if subvolume::exists(&disk.workspace) => self.beginning_from(from, Some(&disk.workspace)),
             begin => self.beginning_from(from, begin.as_ref()),
         };
-        let root_from = match from {
+        let root = root.into();
+        let root_from = match root {
             _ if subvolume::exists(&disk.root) => None,
-            WorkspaceFrom::Checkpoint { point, .. } => Some(self.checkpoint_dir(*point)?.join("root")),
-            _ => Some(self.image_root(image)?),
+            RootFrom::Checkpoint(point) => Some(self.checkpoint_dir(point)?.join("root")),
+            RootFrom::Image(image) => Some(self.image_root(image)?),
         };
         make_private_dir(&self.bay_dir(bay))?;
         self.checkpoints_shown(bay)?;
@@ -74,7 +76,14 @@ impl Pool {
             WorkspaceFrom::Checkpoint { point, state } if !subvolume::exists(&disk.state) => {
                 self.state_from(*point, &disk.state, *state, STATE_MODE)
             }
-            _ => subvolume::create(&disk.state, STATE_MODE, None),
+            WorkspaceFrom::Checkpoint { .. } => subvolume::create(&disk.state, STATE_MODE, None),
+            _ => {
+                subvolume::create(&disk.state, STATE_MODE, None)?;
+                match root {
+                    RootFrom::Image(_) => Ok(()),
+                    RootFrom::Checkpoint(_) => write_whole(&disk.state.join(COPIED_ROOT), b""),
+                }
+            }
         };
         // The quota group is named after the state subvolume, which must exist first.
         let mut group = None;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bay_backend::files::{BayFiles, BayUsage, Result, WorkspaceFrom};
+use bay_backend::files::{BayFiles, BayUsage, Result, RootFrom, WorkspaceFrom};
 use bay_types::checkpoint::Point;
 use bay_types::{BayId, CheckpointName, CoreError, ImageId};
 
@@ -13,8 +13,8 @@ fn told<T>(done: std::result::Result<T, PoolError>) -> Result<T> {
 }
 
 impl BayFiles for Pool {
-    fn create(&self, bay: BayId, image: ImageId, from: &WorkspaceFrom, quota_mib: Option<u64>) -> Result<()> {
-        told(self.bay_create(bay, image, from, quota_mib)).map(drop)
+    fn create(&self, bay: BayId, root: RootFrom, from: &WorkspaceFrom, quota_mib: Option<u64>) -> Result<()> {
+        told(self.bay_create(bay, root, from, quota_mib)).map(drop)
     }
 
     fn replace_root(&self, bay: BayId, image: ImageId) -> Result<()> {

@@ -8,11 +8,11 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use bay_backend::files::WorkspaceFrom;
+use bay_backend::files::{RootFrom, WorkspaceFrom};
 use bay_sys::btrfs;
 use bay_types::checkpoint::Point;
 use bay_types::diff::Part;
-use bay_types::{BayId, CheckpointName, ImageId};
+use bay_types::{BayId, CheckpointName};
 
 use crate::checkpoint::read_only;
 use crate::error::{Doing, PoolError, Result};
@@ -28,12 +28,12 @@ const CLOCK_SLACK_S: i64 = 1;
 pub enum Side {
     /// What its files were made from.
     Base {
-        image: ImageId,
+        root: RootFrom,
         workspace: WorkspaceFrom,
     },
     /// Where its work began; see [`Pool::has_beginning`].
     Beginning {
-        image: ImageId,
+        root: RootFrom,
     },
     Now,
     Checkpoint(CheckpointName),
@@ -101,16 +101,22 @@ impl Pool {
     /// The tree of one side of a comparison.
     pub fn diff_side(&self, bay: BayId, side: &Side, part: Part) -> Result<DiffSide> {
         let checkpoint = |point: Point| -> Result<_> { Ok(self.checkpoint_dir(point)?.join(part.as_str())) };
+        let begun_root = |root: RootFrom| match root {
+            RootFrom::Checkpoint(point) => DiffSide::of(&checkpoint(point)?, true),
+            RootFrom::Image(image) => DiffSide::of(&self.image_root(image)?, false),
+        };
         match side {
             Side::Now => self.diff_now(bay, part),
             Side::Checkpoint(name) => DiffSide::of(&checkpoint(Point { bay, checkpoint: *name })?, true),
-            Side::Beginning { image } => match part {
-                Part::Root => DiffSide::of(&self.image_root(*image)?, false),
+            Side::Beginning { root } => match part {
+                Part::Root => begun_root(*root),
                 Part::Workspace => DiffSide::of(&self.beginning(bay), true),
             },
-            Side::Base { image, workspace } => match (part, workspace) {
-                (_, WorkspaceFrom::Checkpoint { point, .. }) => DiffSide::of(&checkpoint(*point)?, true),
-                (Part::Root, _) => DiffSide::of(&self.image_root(*image)?, false),
+            Side::Base { root, workspace } => match (part, workspace) {
+                (Part::Root, _) => begun_root(*root),
+                (Part::Workspace, WorkspaceFrom::Checkpoint { point, .. }) => {
+                    DiffSide::of(&checkpoint(*point)?, true)
+                }
                 (Part::Workspace, WorkspaceFrom::Empty) => {
                     Ok(DiffSide { top: None, settled_before: None, temporary: None })
                 }

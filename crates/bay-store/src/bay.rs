@@ -6,6 +6,7 @@ use bay_text::hex;
 use bay_types::backend::BackendName;
 use bay_types::bay::{BayCreate, Desired, Lineage, Origin, State};
 use bay_types::checkpoint::Point;
+use bay_types::environment::Environment;
 use bay_types::runtime::RuntimeHandle;
 use bay_types::settings::Settings;
 use bay_types::{BayId, BayName, CheckpointName, ImageId};
@@ -63,6 +64,8 @@ pub struct BayRow {
     pub next_checkpoint: CheckpointName,
     /// The checkpoint of another bay that this bay began as.
     pub forked_from: Option<Lineage>,
+    /// The checkpoint of another bay whose root filesystem it began with.
+    pub environment: Option<Environment>,
     /// The checkpoint to restore the files from.
     pub restore_wanted: Option<Point>,
     /// The next start restores the processes of this checkpoint.
@@ -86,6 +89,7 @@ pub struct BayNew {
     pub image_id: ImageId,
     pub origin: Option<Origin>,
     pub forked_from: Option<Lineage>,
+    pub environment: Option<Environment>,
     pub backend: BackendName,
     /// Its egress policy. A fork without one inherits its parent's.
     pub policy: Option<PolicyNew>,
@@ -97,7 +101,7 @@ macro_rules! select {
         concat!(
             "SELECT id, name, spec, desired, state, reason, since, created_at, image_id, origin, id_base, ",
             "machine_id, runtime, disk_ready, replace_with, keep_workspace, settings_wanted, stop_why, checkpoint, ",
-            "next_checkpoint, forked_from, restore_wanted, thaw_from, backend FROM bays ",
+            "next_checkpoint, forked_from, restore_wanted, thaw_from, backend, environment FROM bays ",
             $tail
         )
     };
@@ -158,6 +162,7 @@ fn row(row: &SqliteRow) -> Result<BayRow> {
         restore_wanted: get::<Option<&str>>(row, 21)?.map(from_json).transpose()?,
         thaw_from: get::<Option<&str>>(row, 22)?.map(from_json).transpose()?,
         backend: get::<String>(row, 23)?.into(),
+        environment: get::<Option<&str>>(row, 24)?.map(from_json).transpose()?,
     })
 }
 
@@ -218,12 +223,13 @@ impl Store {
                 .filter(|from| from.memory)
                 .map(|from| Point { bay: from.bay, checkpoint: from.checkpoint }),
             forked_from: new.forked_from,
+            environment: new.environment,
             restore_wanted: None,
         };
         sqlx::query(concat!(
             "INSERT INTO bays (id, name, spec, desired, state, reason, since, created_at, image_id, origin, id_base, ",
-            "machine_id, runtime, disk_ready, replace_with, keep_workspace, forked_from, thaw_from, backend) ",
-            "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, NULL, 0, NULL, 0, $13, $14, $15)"
+            "machine_id, runtime, disk_ready, replace_with, keep_workspace, forked_from, thaw_from, backend, environment) ",
+            "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, NULL, 0, NULL, 0, $13, $14, $15, $16)"
         ))
         .bind(made.id.to_string())
         .bind(made.name.as_str())
@@ -240,6 +246,7 @@ impl Store {
         .bind(made.forked_from.as_ref().map(to_json).transpose()?)
         .bind(made.thaw_from.as_ref().map(to_json).transpose()?)
         .bind(made.backend.as_str())
+        .bind(made.environment.as_ref().map(to_json).transpose()?)
         .execute(&mut *connection)
         .await
         .map_err(&failed)?;

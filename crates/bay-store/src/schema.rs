@@ -26,6 +26,7 @@ const MIGRATIONS: &[&[&str]] = &[
     SECRET_EVENTS,
     BLAME,
     REMOVED_BAYS,
+    ENVIRONMENTS,
 ];
 
 /// A timeline has the events of the bay's secrets, which belong to no bay. `secret_events` repeats this condition.
@@ -35,6 +36,9 @@ const SECRET_EVENTS: &[&str] = &["CREATE INDEX events_secrets ON events (seq) \
 /// Removed bays are found by their last name. `bays_removed` repeats this condition.
 const REMOVED_BAYS: &[&str] =
     &["CREATE INDEX events_removed_bays ON events (seq) WHERE kind = 'bay.deleted'"];
+
+/// The checkpoint of another bay whose root filesystem a bay began with.
+const ENVIRONMENTS: &[&str] = &["ALTER TABLE bays ADD COLUMN environment TEXT"];
 
 /// What may have made an exec fail.
 const BLAME: &[&str] = &["ALTER TABLE execs ADD COLUMN blame TEXT NOT NULL DEFAULT '[]'"];

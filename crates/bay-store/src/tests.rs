@@ -38,6 +38,7 @@ fn spec() -> BayCreate {
         reach: vec![],
         backend: None,
         policy: None,
+        environment: None,
     }
 }
 
@@ -48,6 +49,7 @@ fn new(name: NameChoice) -> BayNew {
         image_id: ImageId::generate(),
         origin: None,
         forked_from: None,
+        environment: None,
         backend: "local".into(),
         policy: None,
         reason: "asked for".to_owned(),

@@ -23,4 +23,5 @@ mod text;
 
 pub use filter::Filter;
 pub use fold::{Fold, Item};
+pub use sender::is_background;
 pub use teller::{Changes, Situation, Teller};

@@ -70,7 +70,8 @@ pub(crate) fn sender(who: Option<&Who>, number: Option<u64>) -> String {
 
 /// Whether a browser made this request by itself, and not for a page. The program and the host decide: nobody else is
 /// believed to be a browser.
-pub(crate) fn is_background(who: Option<&Who>, host: &str) -> bool {
+#[must_use]
+pub fn is_background(who: Option<&Who>, host: &str) -> bool {
     let Some(process) = who.and_then(|who| who.process.as_ref()) else { return false };
     let exe = process.exe.rsplit('/').next().unwrap_or_default();
     BROWSERS.iter().any(|browser| exe.starts_with(browser))

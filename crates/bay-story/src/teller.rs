@@ -357,6 +357,17 @@ impl Teller {
                     )
                 });
                 self.origin = fork.or(origin);
+                if let Some(of) = &create.environment {
+                    let environment = format!(
+                        "the environment of {} at its checkpoint {}",
+                        safe(of.name.as_str(), NAME),
+                        of.checkpoint
+                    );
+                    self.origin = Some(match self.origin.take() {
+                        Some(origin) => format!("{origin}, in {environment}"),
+                        None => environment,
+                    });
+                }
             }
             BayEvent::Stopped(_) | BayEvent::Paused(_) => {
                 self.stopped_since.get_or_insert(at);

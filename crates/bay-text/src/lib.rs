@@ -13,6 +13,7 @@
 //! | [`markup`]   | text in an HTML or SVG document                                                     |
 //! | [`percent`]  | percent-encoding of URLs                                                           |
 //! | [`hex`]      | bytes as hexadecimal digits                                                        |
+//! | [`markup`]   | text in a page of HTML                                                             |
 //! | [`lines`]    | a stream of bytes divided into lines of bounded length                             |
 //!
 //! `bay-policy` keeps a decoder of its own: it must know of every character of a path whether it was encoded.

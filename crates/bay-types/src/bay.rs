@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{BackendName, Capabilities};
+use crate::environment::{Environment, EnvironmentFrom};
 use crate::id::{BayId, BayName, CheckpointName, ImageId, RepoId};
 use crate::stats::BayCost;
 use crate::text_enum::text_enum;
@@ -221,6 +222,10 @@ pub struct BayCreate {
     /// The egress policy; when absent, nothing may leave. Stored with the bay and not in this request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<crate::policy::PolicySet>,
+    /// Begin with the root filesystem of another bay. Image and backend are then those of that bay, and `image` counts
+    /// for nothing. Stored with the bay and not in this request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<EnvironmentFrom>,
 }
 
 fn default_image() -> String {
@@ -284,6 +289,9 @@ pub struct BayView {
     /// The bay and checkpoint it was forked from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<Lineage>,
+    /// The bay and checkpoint whose root filesystem it began with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<Environment>,
     pub limits: Limits,
     /// It is stopped after this many seconds without activity; never when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

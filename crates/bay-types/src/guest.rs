@@ -71,6 +71,9 @@ pub const HOME: &str = "/.bay";
 /// Writable by the guest: kept output of execs, definitions and logs of services. A subvolume of its own, so that
 /// it outlives the root filesystem.
 pub const STATE_DIR: &str = "/.bay/state";
+/// In the state directory of a bay that began with the root filesystem of another bay: a file that says that the guest
+/// has not yet removed what made that root the other machine.
+pub const COPIED_ROOT: &str = "copied-root";
 /// The workspace.
 pub const WORKSPACE: &str = "/workspace";
 

@@ -50,6 +50,7 @@ pub mod checkpoint;
 pub mod diff;
 pub mod disk;
 pub mod egress;
+pub mod environment;
 pub mod error;
 pub mod event;
 pub mod exec;

@@ -44,6 +44,25 @@ fn the_same_command_is_shown_side_by_side() {
 }
 
 #[test]
+fn a_comparison_is_a_page_that_runs_nothing_and_loads_nothing() {
+    let daemon = Daemon::start();
+    three(&daemon);
+    let hostile = format!("{SUITE}; : '<script>alert(1)</script><img src=x>'");
+    let compared = daemon.bay(&["compare", "a", "b", "nobody", "--run", &hostile, "--html"]);
+    assert_eq!(compared.code, 3, "{compared}");
+    let html = compared.text();
+    assert!(html.starts_with("<!doctype html>") && html.ends_with("</html>"), "{html}");
+    assert!(html.contains("Content-Security-Policy") && html.contains("default-src 'none'"), "{html}");
+    for part in ["Comparison of 3 bays", "5 passed, 1 skipped", "nobody", "bay-not-found", "&lt;script&gt;"] {
+        assert!(html.contains(part), "{part} is missing: {html}");
+    }
+    for harm in ["<script", "<img", "<link", "http://", "https://", "@import", "url("] {
+        assert!(!html.contains(harm), "{harm}: {html}");
+    }
+    assert!(compared.errors().contains("succeeded: a"), "{compared}");
+}
+
+#[test]
 fn compare_runs_one_bay_after_another_by_default() {
     let daemon = Daemon::start();
     three(&daemon);

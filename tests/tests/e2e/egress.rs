@@ -114,6 +114,53 @@ fn a_follower_sees_refusals_immediately_and_a_removed_bays_traffic_stays_readabl
     assert_eq!(all.iter().filter(|entry| entry["outcome"] == "ended").count(), 1, "{all:#?}");
 }
 
+/// Asks one host several times over one connection. Refusals are answers.
+const CALLS: &str = r#"
+import http.client, ssl
+calls = http.client.HTTPSConnection("update.googleapis.com", timeout=20, context=ssl.create_default_context())
+for number in range(6):
+    calls.request("GET", f"/service/update2?{number}")
+    assert calls.getresponse().read()
+"#;
+
+#[test]
+fn background_calls_of_a_browser_are_one_line_unless_all_are_wanted() {
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &origin.allowed("path = \"/open/**\""));
+    // A program counts as a browser by its file.
+    let browser = "home=$(python3 -c 'import sys; print(sys.prefix)') && mkdir -p /opt/chrome &&
+        cp -L $(command -v python3) /opt/chrome/chrome && PYTHONHOME=$home /opt/chrome/chrome -c \"$1\"";
+    let of_browser =
+        |entry: &&Value| entry["by"]["process"]["exe"].as_str().is_some_and(|exe| exe.ends_with("/chrome"));
+    let all = until("the calls are on record with their process", || {
+        let _called = lab.daemon.bay(&["exec", "b", "--", "sh", "-c", browser, "sh", CALLS]).ok();
+        let all = entries(&lab, &["b"]);
+        (all.iter().filter(of_browser).count() > 3).then_some(all)
+    });
+    assert_eq!(lab.get("b", &origin.url("https", "/shut")).0, 403);
+    let lines = |args: &[&str]| -> Vec<String> {
+        let text = lab.daemon.bay(&[&["egress", "b"][..], args].concat()).ok().text();
+        text.lines().map(str::to_owned).collect()
+    };
+    let short = lines(&[]);
+    let told = short.iter().find(|line| line.contains("  browser  ")).unwrap_or_else(|| panic!("{short:#?}"));
+    assert!(told.contains("background calls of a browser to update.googleapis.com ("), "{told}");
+    assert!(told.contains(" refused)"), "{told}");
+    assert!(short.iter().any(|line| line.contains("/shut")), "{short:#?}");
+    let denied = lines(&["--denied"]);
+    assert!(denied.iter().any(|line| line.contains("background calls")), "{denied:#?}");
+    let long = lines(&["--all"]);
+    let calls = |lines: &[String]| lines.iter().filter(|line| line.contains("/service/update2")).count();
+    assert_eq!(calls(&long), all.iter().filter(|entry| entry["outcome"] == "denied").count(), "{long:#?}");
+    assert!(
+        calls(&short) < calls(&long) && !long.iter().any(|line| line.contains("background")),
+        "{long:#?}"
+    );
+    // Each has its entry for programs.
+    assert!(entries(&lab, &["b"]).len() > all.len(), "--json is as it was");
+}
+
 /// Moves into a control group with the name of an exec, and sends a request from there.
 const FORGE: &str = r#"
 import os, sys, urllib.request

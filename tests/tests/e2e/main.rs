@@ -31,6 +31,7 @@ mod documents;
 mod diff_beginning;
 mod egress;
 mod envd;
+mod environments;
 mod execs;
 mod faults;
 mod faults_checkpoints;

@@ -322,6 +322,25 @@ const DOCKERD: &str = "(dockerd --storage-driver vfs --iptables=false --ip6table
     > /tmp/dockerd.log 2>&1 &) ; for n in $(seq 100); do docker version > /dev/null 2>&1 && exit 0; sleep 0.2; done; \
     cat /tmp/dockerd.log; exit 1";
 
+#[test]
+fn dockers_own_error_says_why_a_pull_was_refused() {
+    let Some(directory) = image::docker() else { return };
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.daemon.import(&directory, image::DOCKER);
+    lab.daemon.bay_from("b", image::DOCKER);
+    lab.set("b", &origin.allowed("path = \"/open/**\""));
+    let _started = lab.daemon.sh("b", DOCKERD).ok();
+    let pulled = lab.daemon.sh("b", "docker pull registry.test/team/app:1 2>&1");
+    assert_ne!(pulled.code, 0, "{pulled}");
+    let said = pulled.text();
+    assert!(said.contains("the gateway of this bay: deny: GET https://registry.test/v2/"), "{said}");
+    assert!(said.contains("to allow it"), "{said}");
+    for misleading in ["error parsing", "docker login", "{\""] {
+        assert!(!said.contains(misleading), "{misleading}: {said}");
+    }
+}
+
 /// Docker sends the password to a token server, and the token to the registry.
 #[test]
 fn docker_pulls_with_a_token_that_it_got_for_a_password() {

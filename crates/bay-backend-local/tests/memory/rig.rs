@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bay_backend::files::RootFrom;
 use bay_backend::{Backend, BackendError, CaptureOrder, Captured, StartSpec};
 use bay_backend_local::{Local, LocalConfig};
 use bay_pool::{BayDisk, Pool, PoolOptions, WorkspaceFrom};
@@ -186,7 +187,7 @@ impl Rig {
     pub(crate) fn prepare_fork(&self, parent: &Bay, moment: &Moment, name: &str) -> StartSpec {
         let bay = BayId::generate();
         let from = WorkspaceFrom::Checkpoint { point: moment.point, state: true };
-        self.pool.bay_create(bay, self.image, &from, None).unwrap();
+        self.pool.bay_create(bay, RootFrom::Checkpoint(moment.point), &from, None).unwrap();
         self.spec(name, bay, &parent.spec.mounts)
     }
 

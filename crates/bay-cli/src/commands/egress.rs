@@ -1,3 +1,5 @@
+mod background;
+
 use bay_client::bay_path;
 use bay_types::egress::Who;
 use bay_types::timeline::{EndOfTimeline, TimelineEnd};
@@ -14,6 +16,8 @@ use bay_text::clip;
 use bay_text::escape::visible;
 use bay_text::shell::command;
 
+use background::{Background, Told};
+
 /// Most characters of a request, of a reason and of a command in a line.
 const REQUEST: usize = 300;
 const REASON: usize = 200;
@@ -22,11 +26,15 @@ const COMMAND: usize = 80;
 const WORDS_AT: usize = 27;
 /// The sender of a request, if its socket was closed before the kernel could be asked.
 const UNKNOWN: &str = "by an unknown process";
+/// The mark of background calls.
+const BROWSER: &str = "browser";
 
 /// Show what a bay sent and tried to send: one line per request or connection, with the process behind it.
 ///
 /// The first column is the number for `bay policy explain`. A permitted request appears when it ends, or as `open`
-/// while it is under way. A refused request appears immediately. For a bay that was removed, use its id.
+/// while it is under way. A refused request appears immediately. Calls that a browser makes by itself, for updates and
+/// reports, are one line with a count, which appears before the next other line, unless --all is given. For a bay that
+/// was removed, use its id.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay egress web\n  bay egress web --follow --denied\n  bay egress web --since 10m --json | jq -r 'select(.outcome == \"denied\").request'\n  bay policy explain web 1041\n\nWith --json every line is an object; docs/egress.md has its fields."
@@ -40,6 +48,9 @@ pub(crate) struct Egress {
     /// Include DNS lookups.
     #[arg(long)]
     lookups: bool,
+    /// Show each background call of a browser in a line of its own; --json always does.
+    #[arg(short, long)]
+    all: bool,
     #[command(flatten)]
     lines: Lines,
 }
@@ -49,6 +60,8 @@ struct Shown {
     last: Option<u64>,
     days: Days,
     json: bool,
+    /// The background calls that wait for their line. `None` if each has its own.
+    background: Option<Background>,
 }
 
 impl Egress {
@@ -58,7 +71,8 @@ impl Egress {
     }
 
     async fn read(&self, global: &GlobalOptions, bay: &str) -> Outcome {
-        let mut shown = Shown { last: None, days: Days::default(), json: global.json };
+        let background = (!self.all && !global.json).then(Background::default);
+        let mut shown = Shown { last: None, days: Days::default(), json: global.json, background };
         let query = format!("/egress/entries?denied={}&lookups={}&", self.denied, self.lookups);
         let end = record::read(global, &bay_path(bay, &query), &self.lines, &mut shown).await?;
         if !global.json {
@@ -111,7 +125,7 @@ impl Reader for Shown {
     fn line(&mut self, line: &[u8]) -> Result<Option<TimelineEnd>, Failure> {
         match understood(line)? {
             EgressNews::Entry(entry) => self.show(&entry).map(|()| None),
-            EgressNews::End(end) => Ok(Some(end)),
+            EgressNews::End(end) => self.end_run().map(|()| Some(end)),
         }
     }
 
@@ -127,6 +141,33 @@ impl Shown {
         if self.json {
             return crate::output::json_line(entry);
         }
+        if self.background.as_mut().is_some_and(|background| background.takes(entry)) {
+            return Ok(());
+        }
+        self.end_run()?;
+        self.line_of(entry)
+    }
+
+    /// Shows the background calls that wait, if there are any.
+    fn end_run(&mut self) -> Result<(), Failure> {
+        match self.background.as_mut().and_then(Background::end) {
+            None => Ok(()),
+            Some(Told::Entry(entry)) => self.line_of(&entry),
+            Some(Told::Line(at, line)) => {
+                let at = self.days.at(at)?;
+                let (dim, plain) = if colours() { ("\u{1b}[2m", "\u{1b}[0m") } else { ("", "") };
+                data(&format!(
+                    "{dim}{:>6}  {}  {:<7}  {}{plain}",
+                    "",
+                    at.strftime("%H:%M:%S"),
+                    BROWSER,
+                    indented(WORDS_AT, &line, columns())
+                ))
+            }
+        }
+    }
+
+    fn line_of(&mut self, entry: &EgressEntry) -> Result<(), Failure> {
         let at = self.days.at(entry.at)?;
         let (dim, colour, plain) = match colours() {
             true => ("\u{1b}[2m", colour(entry), "\u{1b}[0m"),

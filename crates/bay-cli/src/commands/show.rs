@@ -117,6 +117,9 @@ fn render(
     if let Some(from) = &bay.forked_from {
         made.push(("forked", format!("from {} of {}", from.checkpoint, from.name)));
     }
+    if let Some(of) = &bay.environment {
+        made.push(("environment", format!("of {} at {}", of.name, of.checkpoint)));
+    }
     if let Some(checkpoint) = bay.checkpoint {
         made.push(("checkpoint", format!("{checkpoint}, and changes since")));
     }

@@ -31,7 +31,7 @@ use bay_text::percent::segment;
 /// or `bay branch` to copy changes out. Commits made in the bay have your git name and address.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay up                                 this directory\n  bay up https://example.org/project.git --ref v2\n  bay up . --name web --memory-mib 2G --mount /srv/data:/data:ro\n  bay up . -- make test                  and run a command in it"
+    after_help = "Examples:\n  bay up                                 this directory\n  bay up https://example.org/project.git --ref v2\n  bay up . --name web --memory-mib 2G --mount /srv/data:/data:ro\n  bay up ../other --from web:v3          another repository, with what web had installed at v3\n  bay up . -- make test                  and run a command in it"
 )]
 pub(crate) struct Up {
     /// A directory or a git URL.
@@ -49,6 +49,10 @@ pub(crate) struct Up {
     /// `host`, `dir:PATH`, `tar:PATH`, or the name of an imported image.
     #[arg(short, long, default_value = "host")]
     image: String,
+    /// Begin with everything that is installed in another bay, or was at one of its checkpoints: its root filesystem, not
+    /// its workspace, processes, secrets or policy.
+    #[arg(long, value_name = "BAY[:CHECKPOINT]", conflicts_with = "image")]
+    from: Option<String>,
     /// The backend that runs the bay, for its whole life [default: the daemon's].
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
@@ -132,6 +136,7 @@ impl Up {
         let mounts =
             self.mount.iter().map(|given| crate::naming::mount(given)).collect::<Result<Vec<_>, _>>()?;
         let image = crate::naming::image(&self.image)?;
+        let environment = self.from.as_deref().map(crate::naming::environment).transpose()?;
         // A new bay has no limit that `none` could remove, so it means the same as no flag.
         let settings = self.limits.change().over(&Settings::default());
         let policy = self.policy().await?;
@@ -149,6 +154,7 @@ impl Up {
             reach: self.reach.reach.clone(),
             backend: self.backend.clone(),
             policy: sent,
+            environment,
         };
         let mut meter = Meter::new(json);
         if let Some(given) = &self.workspace {
@@ -337,6 +343,9 @@ fn summary(made: &Made, policy: Option<&str>, closed: bool, began: Instant) -> S
         }
     }
     lines.push(format!("  {}: {content}", visible(&view.workspace)));
+    if let Some(of) = &view.environment {
+        lines.push(format!("  environment: of {} at {}", of.name, of.checkpoint));
+    }
     if let Some(policy) = policy {
         lines
             .push(format!("  policy: {}; `bay policy show {name}` shows what may leave it", visible(policy)));

@@ -14,12 +14,11 @@ use crate::verbs::{execs, images};
 impl Reconciler {
     pub(super) async fn make_disk(&mut self, row: &BayRow) -> Result<(), CoreError> {
         let id = row.id;
-        let image = row.image_id;
         let disk_mib = row.spec.limits.disk_mib;
         let from = begins_from(row);
         self.handle
             .with_files(move |files| {
-                match files.create(id, image, &from, disk_mib) {
+                match files.create(id, from.root, &from.workspace, disk_mib) {
                     Ok(()) => Ok(()),
                     Err(error) => {
                         // Nothing ran on it yet, so a half-made disk holds nothing that could be lost.

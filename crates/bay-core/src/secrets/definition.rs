@@ -237,6 +237,27 @@ mod tests {
     }
 
     #[test]
+    fn a_preset_for_a_model_says_where_its_key_goes_and_where_clients_look_for_it() {
+        let models = [
+            ("openai", "api.openai.com as bearer", "OPENAI_API_KEY"),
+            ("anthropic", "api.anthropic.com as x-api-key", "ANTHROPIC_API_KEY"),
+            ("gemini", "generativelanguage.googleapis.com as header x-goog-api-key", "GEMINI_API_KEY"),
+            ("openrouter", "openrouter.ai/api/** as bearer", "OPENROUTER_API_KEY"),
+            ("mistral", "api.mistral.ai as bearer", "MISTRAL_API_KEY"),
+            ("deepseek", "api.deepseek.com as bearer", "DEEPSEEK_API_KEY"),
+            ("groq", "api.groq.com as bearer", "GROQ_API_KEY"),
+            ("xai", "api.x.ai as bearer", "XAI_API_KEY"),
+        ];
+        for (name, first_use, variable) in models {
+            let mut set = set(&[name]);
+            expand("KEY", &mut set);
+            assert_eq!(set.uses.first().map(String::as_str), Some(first_use), "{name}");
+            assert_eq!(set.env, [variable], "{name}");
+            assert!(set.literal_bodies, "{name}: what an agent printed is part of what a model is sent");
+        }
+    }
+
+    #[test]
     fn a_secret_named_like_a_variable_is_one_unless_its_definition_differs() {
         let mut plain = set(&["api.test as bearer"]);
         expand("API_KEY", &mut plain);

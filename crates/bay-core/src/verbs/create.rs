@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  validate ──► image and commit made ready (imported, fetched, checked out: only what is missing)
+//!           ──► a checkpoint of the bay whose environment it gets, if it gets one
 //!           ──► one transaction: the bay's row, wanted running, and its event   ◄── from here on the bay exists
 //!           ──► reconciler: disk, runtime, guest answers
 //! ```
@@ -14,14 +15,15 @@ use bay_pool::{Pool, PoolError};
 use bay_store::{BayNew, Draft, NameChoice};
 use bay_types::bay::{BayCreate, BayView, Limits, Origin, Source, State};
 use bay_types::event;
-use bay_types::image::{ImageImport, ImageView};
+use bay_types::image::ImageImport;
 use bay_types::principal::Principal;
 use bay_types::trace::Traceparent;
-use bay_types::{Action, BayName, CoreError, ErrorCode, Hint};
+use bay_types::{Action, BayName, CoreError, ErrorCode, Hint, ImageId};
 use jiff::Timestamp;
 
+use super::environment::Parent;
 use super::fetch::{bring, refuse_local};
-use super::{bays, images, policy, workspaces};
+use super::{bays, environment, images, policy, workspaces};
 use crate::authorize::Verb;
 use crate::backends::refusal;
 use crate::background::{blocking, to_the_end};
@@ -41,6 +43,8 @@ pub struct Creation {
     name: Option<BayName>,
     parent: Option<Traceparent>,
     who: Principal,
+    /// Whose environment it begins with.
+    environment: Option<Parent>,
 }
 
 /// Accepts a request for a bay, or returns what is wrong with it, before any work.
@@ -52,14 +56,14 @@ pub fn begin(
 ) -> Result<Creation, CoreError> {
     daemon.permit(who, Verb::BayCreate)?;
     let name = check(daemon, &create)?;
-    Ok(Creation { daemon: Arc::clone(daemon), create, name, parent, who: *who })
+    let environment = environment::parent(daemon, who, &create)?;
+    Ok(Creation { daemon: Arc::clone(daemon), create, name, parent, who: *who, environment })
 }
 
 impl Creation {
     /// Makes the bay and waits until it runs.
     pub async fn run(self, reporter: ProgressReporter) -> Result<BayView, CoreError> {
-        let Self { daemon, create: wanted, name, parent, who } = self;
-        to_the_end(create(daemon, wanted, name, parent, who, reporter)).await
+        to_the_end(create(self, reporter)).await
     }
 }
 
@@ -67,7 +71,10 @@ impl Creation {
 fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, CoreError> {
     let name = validate::create(create, daemon.room())?;
     let (_, backend) = daemon.backends.choose(create.backend.as_deref())?;
-    backend.can_keep(&create.limits).map_err(|e| refusal(&e))?;
+    // With the environment of another bay, that bay's backend counts.
+    if create.environment.is_none() {
+        backend.can_keep(&create.limits).map_err(|e| refusal(&e))?;
+    }
     if let Some(name) = &name
         && let Ok(taken) = daemon.bays.find(name.as_str())
     {
@@ -87,17 +94,11 @@ fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, CoreErr
     Ok(name)
 }
 
-async fn create(
-    daemon: Arc<Daemon>,
-    create: BayCreate,
-    name: Option<BayName>,
-    parent: Option<Traceparent>,
-    caller: Principal,
-    reporter: ProgressReporter,
-) -> Result<BayView, CoreError> {
+async fn create(creation: Creation, reporter: ProgressReporter) -> Result<BayView, CoreError> {
     let began = Timestamp::now();
+    let (daemon, parent) = (Arc::clone(&creation.daemon), creation.parent);
     let mut prepared = None;
-    let made = make(&daemon, create, name, caller, reporter, &mut prepared).await;
+    let made = make(creation, reporter, &mut prepared).await;
     if let Some(trace) = daemon.telemetry.place(parent) {
         daemon.telemetry.bay_made(trace, began, prepared, made.as_ref());
     }
@@ -106,16 +107,17 @@ async fn create(
 
 /// `prepared` becomes the moment at which image and commit are ready.
 async fn make(
-    daemon: &Arc<Daemon>,
-    mut create: BayCreate,
-    name: Option<BayName>,
-    caller: Principal,
+    creation: Creation,
     reporter: ProgressReporter,
     prepared: &mut Option<Timestamp>,
 ) -> Result<BayView, CoreError> {
+    let Creation { daemon, mut create, name, who: caller, environment, .. } = creation;
+    let daemon = &daemon;
     create.reach = validate::reach(&create.reach)?;
+    if let Some(parent) = &environment {
+        parent.check(daemon).await?;
+    }
     create.limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
-    let (backend, _) = daemon.backends.choose(create.backend.take().as_deref())?;
     // A mistake in the policy is reported before anything is fetched.
     let location = match &create.source {
         Source::Remote { url, .. } => Some(url.clone()),
@@ -132,10 +134,14 @@ async fn make(
         *workspace = kept.name;
     }
     // The bay keeps the whole id: an end that means one image today may mean several tomorrow.
-    if let Some(id) = images::whole_id(daemon, &create.image).await? {
+    if environment.is_none()
+        && let Some(id) = images::whole_id(daemon, &create.image).await?
+    {
         create.image = id.to_string();
     }
-    let (image, origin, reporter) = prepare(daemon, &create, caller, reporter).await?;
+    let image = environment.as_ref().map(|parent| parent.settle(&mut create));
+    let (backend, _) = daemon.backends.choose(create.backend.take().as_deref())?;
+    let (image, origin, reporter) = prepare(daemon, &create, image, caller, reporter).await?;
     let policy = match policy {
         // For the rules that depend on it, the repository turned out to be another one.
         Some((_, given)) if origin.as_ref().map(|origin| &origin.location) != location.as_ref() => {
@@ -146,6 +152,10 @@ async fn make(
         None => None,
     };
     let told = policy.as_ref().map(|policy| policy.summary.clone());
+    let environment = match environment {
+        Some(parent) => Some(parent.point(daemon, caller).await?),
+        None => None,
+    };
     *prepared = Some(Timestamp::now());
     let choice = match name {
         Some(name) => NameChoice::Exact(name),
@@ -155,9 +165,10 @@ async fn make(
     let new = BayNew {
         name: choice,
         spec: create,
-        image_id: image.id,
+        image_id: image,
         origin,
         forked_from: None,
+        environment,
         backend,
         policy: policy.map(|policy| policy.new),
         reason: "its disk is being made".to_owned(),
@@ -173,6 +184,7 @@ async fn make(
                 mounts: Some(row.spec.mounts.clone()),
                 policy: Some(told),
                 forked_from: None,
+                environment: row.environment.clone(),
                 backend: Some(row.backend.to_string()),
                 user: row.spec.user.clone(),
                 reach: row.spec.reach.clone(),
@@ -191,18 +203,23 @@ async fn make(
     bays::reach(daemon, &handle, asked, State::Running, std::time::Duration::ZERO).await
 }
 
-/// Makes image and commit available. If all is cached, this is one call on a blocking thread.
+/// Makes image and commit available. If all is cached, this is one call on a blocking thread. `known` is the image of a
+/// bay that exists.
 async fn prepare(
     daemon: &Arc<Daemon>,
     create: &BayCreate,
+    known: Option<ImageId>,
     caller: Principal,
     mut reporter: ProgressReporter,
-) -> Result<(ImageView, Option<Origin>, ProgressReporter), CoreError> {
+) -> Result<(ImageId, Option<Origin>, ProgressReporter), CoreError> {
     let pool = daemon.pool()?;
     let source = create.source.clone();
     let wanted = create.image.clone();
     let (found, origin, mut reporter) = blocking(move || {
-        let found = pool.image_find(&wanted).map_err(|e| e.to_api())?;
+        let found = match known {
+            Some(id) => Some(id),
+            None => pool.image_find(&wanted).map_err(|e| e.to_api())?.map(|image| image.id),
+        };
         let origin = origin(&pool, &source, &mut reporter)?;
         Ok((found, origin, reporter))
     })
@@ -223,7 +240,7 @@ async fn prepare(
     reporter.stage("importing the image");
     let import = ImageImport { source: create.image.clone(), name: None, add: Vec::new(), force: false };
     let (image, reporter) = images::import_image(daemon, import, caller, reporter).await?;
-    Ok((image, origin, reporter))
+    Ok((image.id, origin, reporter))
 }
 
 /// The commit that a workspace begins from, checked out and ready for a snapshot.

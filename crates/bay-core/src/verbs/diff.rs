@@ -183,8 +183,11 @@ async fn prepare_for(
     let wanted = |moment| {
         let side = match moment {
             Moment::Now => Side::Now,
-            Moment::Base => Side::Base { image: row.image_id, workspace: begins_from(&row) },
-            Moment::Beginning => Side::Beginning { image: row.image_id },
+            Moment::Base => {
+                let begins_from = begins_from(&row);
+                Side::Base { root: begins_from.root, workspace: begins_from.workspace }
+            }
+            Moment::Beginning => Side::Beginning { root: environment_of(&row) },
             Moment::Checkpoint(name) => Side::Checkpoint(name),
         };
         Wanted { bay: row.id, side }

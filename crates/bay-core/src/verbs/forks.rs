@@ -199,6 +199,7 @@ async fn child(
         origin: row.origin,
         reason: format!("its disk is being made from {} of {}", lineage.checkpoint, lineage.name),
         forked_from: Some(lineage),
+        environment: None,
         backend: row.backend,
         policy: None,
     };
@@ -211,6 +212,7 @@ async fn child(
             mounts: None,
             policy: None,
             forked_from: row.forked_from.clone(),
+            environment: None,
             backend: Some(row.backend.to_string()),
             user: row.spec.user.clone(),
             reach: Vec::new(),

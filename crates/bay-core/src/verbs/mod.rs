@@ -19,6 +19,7 @@ pub(crate) mod costs;
 pub mod create;
 pub mod diff;
 pub mod disk;
+mod environment;
 pub mod events;
 pub mod execs;
 mod fetch;

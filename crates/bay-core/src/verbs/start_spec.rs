@@ -1,7 +1,7 @@
 //! How a bay is started, and what its files begin as.
 
 use bay_backend::StartSpec;
-use bay_backend::files::WorkspaceFrom;
+use bay_backend::files::{RootFrom, WorkspaceFrom};
 use bay_store::BayRow;
 use bay_types::CoreError;
 use bay_types::bay::{Limits, Source};
@@ -40,12 +40,24 @@ pub(crate) fn started_with(limits: &Limits) -> Limits {
 }
 
 /// What the files of a bay begin as.
-pub(crate) fn begins_from(row: &BayRow) -> WorkspaceFrom {
-    match (&row.forked_from, &row.spec.source, &row.origin) {
-        (Some(from), _, _) => WorkspaceFrom::Checkpoint {
-            point: Point { bay: from.bay, checkpoint: from.checkpoint },
-            state: row.thaw_from.is_some(),
-        },
+#[derive(Debug, Clone)]
+pub(crate) struct Beginning {
+    pub(crate) root: RootFrom,
+    pub(crate) workspace: WorkspaceFrom,
+}
+
+/// What was installed when the work in the bay began.
+pub(crate) fn environment_of(row: &BayRow) -> RootFrom {
+    let copied = row.environment.as_ref().map(|of| Point { bay: of.bay, checkpoint: of.checkpoint });
+    copied.map_or(RootFrom::Image(row.image_id), RootFrom::Checkpoint)
+}
+
+pub(crate) fn begins_from(row: &BayRow) -> Beginning {
+    let forked = row.forked_from.as_ref().map(|from| Point { bay: from.bay, checkpoint: from.checkpoint });
+    let copied = row.environment.as_ref().map(|of| Point { bay: of.bay, checkpoint: of.checkpoint });
+    let root = forked.or(copied).map_or(RootFrom::Image(row.image_id), RootFrom::Checkpoint);
+    let workspace = match (forked, &row.spec.source, &row.origin) {
+        (Some(point), _, _) => WorkspaceFrom::Checkpoint { point, state: row.thaw_from.is_some() },
         (None, Source::Kept { workspace }, _) => WorkspaceFrom::Kept { workspace: workspace.clone() },
         (None, _, None) => WorkspaceFrom::Empty,
         (None, _, Some(origin)) => WorkspaceFrom::Checkout {
@@ -53,5 +65,6 @@ pub(crate) fn begins_from(row: &BayRow) -> WorkspaceFrom {
             commit: origin.commit.clone(),
             branch: origin.branch.clone(),
         },
-    }
+    };
+    Beginning { root, workspace }
 }

@@ -91,6 +91,34 @@ async fn http2_inside_the_bay_is_http2_outside_with_many_streams_on_one_connecti
 }
 
 #[tokio::test]
+async fn a_client_of_a_registry_reads_a_refusal_in_the_form_that_it_shows() {
+    let (mut lab, _) = tls_lab().await;
+    let mut client = lab.https("ok.test").await;
+    let pull = |lab: &Lab, agent: &str| {
+        let mut request = lab.get("ok.test", "/v2/library/alpine/manifests/3");
+        request.headers_mut().insert("user-agent", HeaderValue::from_str(agent).unwrap());
+        request
+    };
+    let answer = send(&mut client, pull(&lab, "docker/27.3.1 go/go1.22.7 os/linux arch/amd64")).await;
+    assert_eq!(answer.status, 403);
+    let json = answer.json();
+    let line = answer.headers[LINE_HEADER].to_str().unwrap();
+    let error = &json["errors"][0];
+    assert_eq!(error["message"], format!("the gateway of this bay: {line}"));
+    assert!(line.contains("/v2/library/alpine/manifests/3"), "{line}");
+    assert_eq!((&error["detail"]["record"], &error["code"]), (&json["record"], &"UNSUPPORTED".into()));
+    // Everything that other clients read is there too.
+    assert_eq!((&json["error"], &json["line"]), (&"refused".into(), &line.into()));
+    assert!(json["would_allow"].is_array(), "{json}");
+    let plain = send(&mut client, pull(&lab, "curl/8.5.0")).await.json();
+    assert!(plain["errors"].is_null() && plain["error"] == "refused", "{plain}");
+    // Allowed answers pass unchanged.
+    let mut allowed = lab.get("ok.test", "/open/v2/");
+    allowed.headers_mut().insert("user-agent", HeaderValue::from_static("docker/27.3.1"));
+    assert_eq!(&send(&mut client, allowed).await.body[..], b"GET /open/v2/|");
+}
+
+#[tokio::test]
 async fn plain_http_is_handled_in_the_same_way() {
     let mut lab = Lab::new(POLICY).await;
     let (place, _) = origin::serve(None, echo).await;

@@ -17,8 +17,10 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::log::Log;
+use crate::trust::Earlier;
 use crate::{etc_environment, sentinels, spool, trust};
 
+mod copied_root;
 mod own_user;
 mod readme;
 
@@ -27,11 +29,26 @@ const MAX_ETC: u64 = 64 << 10;
 /// Directories of `PATH` that are searched for a git.
 const MAX_GITS: usize = 64;
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+/// The line before the author of commits in git's settings, which this module wrote.
+const AUTHOR_MARK: &str = "# the author of commits, from whoever made the bay";
 /// First line of files that the guest wrote. What an agent adds below it is kept.
 const MARK: &str = "# written by Workbay when the bay first started; kept as it is from then on";
 
-/// Writes the files in `/etc` and `/tmp` that programs expect.
-pub(crate) fn prepare(guest: &GuestConfig, root: &Path, log: &Log) {
+/// Writes the files in `/etc` and `/tmp` that programs expect. If the root is a copy of another bay's, what made it that
+/// bay is removed first.
+pub(crate) fn prepare(guest: &GuestConfig, root: &Path, state_dir: &Path, log: &Log) {
+    let copied = copied_root::is_new(state_dir);
+    if copied {
+        copied_root::forget_other_bay(root, log);
+    }
+    write_files(guest, root, if copied { Earlier::Dropped } else { Earlier::Trusted }, log);
+    if copied {
+        // Last: if this start ends before, the next one begins anew.
+        copied_root::done(state_dir, log);
+    }
+}
+
+fn write_files(guest: &GuestConfig, root: &Path, earlier: Earlier, log: &Log) {
     let attempt = |what: &str, outcome: io::Result<()>| {
         if let Err(error) = outcome {
             log.line("boot.skipped", format_args!("file={what} error={error}"));
@@ -81,7 +98,7 @@ pub(crate) fn prepare(guest: &GuestConfig, root: &Path, log: &Log) {
         let told = open_etc_of(root.as_fd(), &prefix).and_then(|etc| change_gitconfig(etc.as_fd(), changed));
         attempt(&format!("{prefix}/etc/gitconfig"), told);
     }
-    trust::install(guest, root.as_fd(), log);
+    trust::install(guest, earlier, root.as_fd(), log);
     sentinels::install(&guest.secrets, &[], root.as_fd(), log);
 }
 
@@ -157,9 +174,7 @@ fn author_section(old: &str, author: &Author) -> Option<String> {
     }
     let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
     let (name, email) = (quoted(&author.name), quoted(&author.email));
-    Some(format!(
-        "# the author of commits, from whoever made the bay\n[user]\n\tname = {name}\n\temail = {email}\n"
-    ))
+    Some(format!("{AUTHOR_MARK}\n[user]\n\tname = {name}\n\temail = {email}\n"))
 }
 
 fn open_etc(root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
@@ -183,7 +198,7 @@ fn write_readme(root: BorrowedFd<'_>, guest: &GuestConfig) -> io::Result<()> {
 /// For a bay that is restored from memory: its disk may be older than its certificate.
 pub(crate) fn trust_gateway(guest: &GuestConfig, root: &Path, log: &Log) {
     match File::open(root) {
-        Ok(root) => trust::install(guest, root.as_fd(), log),
+        Ok(root) => trust::install(guest, Earlier::Trusted, root.as_fd(), log),
         Err(error) => log.line("trust.skipped", format_args!("what=/ error={error}")),
     }
 }
@@ -292,7 +307,7 @@ mod tests {
             fork_index: None,
             about: About::default(),
         };
-        prepare(&guest, root, &Log::open(root));
+        prepare(&guest, root, root, &Log::open(root));
     }
 
     #[test]

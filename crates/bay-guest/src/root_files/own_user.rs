@@ -24,6 +24,8 @@ const LAST_ID: u32 = 59_999;
 const GIVE_WITHIN: Duration = Duration::from_secs(6);
 /// Deeper directories keep their owner.
 const MAX_DEPTH: u32 = 1024;
+/// How the file that allows sudo is named, before the user's name.
+pub(super) const SUDOERS_PREFIX: &str = "workbay-";
 /// sudo refuses files that others may write.
 const SUDOERS_MODE: u32 = 0o440;
 
@@ -159,7 +161,9 @@ fn allow_sudo(etc: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     let strict = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let directory = open_below(etc, "sudoers.d", DIRECTORY, strict)?;
     let text = format!("{name} ALL=(ALL:ALL) NOPASSWD: ALL\n");
-    write_with_mode(directory.as_fd(), &format!("workbay-{name}"), &text, SUDOERS_MODE, |old| old == text)
+    write_with_mode(directory.as_fd(), &format!("{SUDOERS_PREFIX}{name}"), &text, SUDOERS_MODE, |old| {
+        old == text
+    })
 }
 
 /// Gives the workspace to the user, if it is root's. The directory itself comes last: if the time is up before, the next

@@ -66,6 +66,15 @@ const VARIABLES: [(&str, &str); 8] = [
     ("CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", CERTIFICATE_BUNDLE),
 ];
 
+/// What happens to certificates of gateways that were trusted before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Earlier {
+    /// Running processes may have loaded them.
+    Trusted,
+    /// They are another bay's, and no process of this bay has ever run.
+    Dropped,
+}
+
 /// What must be trusted, and what no longer.
 struct Wanted {
     /// The bay's own certificate is first.
@@ -84,7 +93,7 @@ pub(crate) fn variables(root: BorrowedFd<'_>) -> &'static [(&'static str, &'stat
 }
 
 /// Makes the bay's clients trust its gateway. Without a certificate nothing is changed.
-pub(crate) fn install(guest: &GuestConfig, root: BorrowedFd<'_>, log: &Log) {
+pub(crate) fn install(guest: &GuestConfig, earlier: Earlier, root: BorrowedFd<'_>, log: &Log) {
     let Some(text) = &guest.certificate else { return };
     let tree = Tree::new(root);
     let attempt = |what: &str, outcome: io::Result<()>| {
@@ -92,7 +101,7 @@ pub(crate) fn install(guest: &GuestConfig, root: BorrowedFd<'_>, log: &Log) {
             log.line("trust.skipped", format_args!("what={what} error={error}"));
         }
     };
-    let wanted = match write_certificates(&tree, text) {
+    let wanted = match write_certificates(&tree, text, earlier) {
         Ok(wanted) => wanted,
         Err(error) => return attempt(CERTIFICATE, Err(error)),
     };
@@ -107,7 +116,7 @@ pub(crate) fn install(guest: &GuestConfig, root: BorrowedFd<'_>, log: &Log) {
 }
 
 /// Writes the bay's own certificate and its earlier ones.
-fn write_certificates(tree: &Tree<'_>, text: &str) -> io::Result<Wanted> {
+fn write_certificates(tree: &Tree<'_>, text: &str, earlier: Earlier) -> io::Result<Wanted> {
     let own = if text.len() <= MAX_PEM { pem::certificates(text.as_bytes()) } else { Vec::new() };
     if own.is_empty() || own.len() > MAX_TRUSTED {
         return Err(tree::invalid_data("the gateway's certificate is none"));
@@ -124,7 +133,11 @@ fn write_certificates(tree: &Tree<'_>, text: &str) -> io::Result<Wanted> {
             }
         }
     }
-    let dropped = trusted.split_off(trusted.len().min(MAX_TRUSTED));
+    let kept = match earlier {
+        Earlier::Trusted => MAX_TRUSTED,
+        Earlier::Dropped => count,
+    };
+    let dropped = trusted.split_off(trusted.len().min(kept));
     // The list of earlier certificates is written first. So no certificate is in a bundle without being in the list.
     match &trusted[count..] {
         [] => remove_in(home.as_fd(), EARLIER)?,

@@ -49,6 +49,10 @@ impl Root {
     }
 
     fn trust(&self, certificate: &str) {
+        self.trust_with(certificate, Earlier::Trusted);
+    }
+
+    fn trust_with(&self, certificate: &str, earlier: Earlier) {
         let guest = GuestConfig {
             bay_id: "bay".into(),
             hostname: "alpha".into(),
@@ -62,7 +66,7 @@ impl Root {
             fork_index: None,
         };
         let root = File::open(self.0.path()).unwrap();
-        install(&guest, root.as_fd(), &Log::open(self.0.path()));
+        install(&guest, earlier, root.as_fd(), &Log::open(self.0.path()));
     }
 
     fn log(&self) -> String {
@@ -429,4 +433,23 @@ fn ssh_clients_know_the_gateway_and_the_hosts_of_the_image() {
     let bare_root = File::open(bare.0.path()).unwrap();
     ssh::install(&Tree::new(bare_root.as_fd()), &gateway("ssh-ed25519 ONE=")).unwrap();
     assert!(bare.text("etc/ssh/ssh_known_hosts").starts_with("* ssh-ed25519 ONE="));
+}
+
+#[test]
+fn certificates_of_another_bays_gateway_are_dropped_from_a_copied_root() {
+    let root = Root::new(&["etc/ssl/certs"]);
+    root.put(DEBIAN, "");
+    let (grandparent, parent, own) = (authority("Grandparent"), authority("Parent"), authority("Own"));
+    root.trust(&grandparent);
+    root.trust(&parent);
+    assert_eq!((root.count(DEBIAN, &grandparent), root.count(DEBIAN, &parent)), (1, 1));
+    root.trust_with(&own, Earlier::Dropped);
+    assert_eq!(root.count(DEBIAN, &own), 1);
+    for other in [&grandparent, &parent] {
+        assert_eq!(root.count(DEBIAN, other), 0);
+        let name = der(other).short_name();
+        assert!(!root.at(&format!("usr/local/share/ca-certificates/{name}.crt")).exists());
+        assert!(!root.text("etc/chromium/policies/managed/workbay.json").contains(&der(other).base64()));
+    }
+    assert!(!root.at(".bay/ca-earlier.crt").exists());
 }

@@ -2,8 +2,11 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use bay_backend::files::RootFrom;
 use bay_sys::btrfs;
-use bay_types::{BayId, ErrorCode, ImageId};
+use bay_types::checkpoint::Point;
+use bay_types::guest::COPIED_ROOT;
+use bay_types::{BayId, CheckpointName, ErrorCode, ImageId};
 
 use super::{Lab, image_root, import_host};
 use crate::subvolume::open_dir;
@@ -47,6 +50,46 @@ fn an_interrupted_creation_is_completed() {
         pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
         assert!(disk.state.is_dir() && disk.workspace.is_dir() && disk.root.join("usr").is_dir(), "{left}");
     }
+}
+
+#[test]
+fn a_bay_can_begin_with_the_root_of_a_checkpoint_and_nothing_else_of_it() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let other = BayId::generate();
+    let disk = pool.bay_create(other, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    assert!(!disk.state.join(COPIED_ROOT).exists());
+    fs::write(disk.root.join("usr/tool"), "installed").unwrap();
+    fs::write(disk.workspace.join("work"), "x").unwrap();
+    fs::write(disk.state.join("kept"), "x").unwrap();
+    let point = Point { bay: other, checkpoint: CheckpointName::FIRST };
+    pool.checkpoint_prepare(other).unwrap();
+    pool.checkpoint_take(other).unwrap();
+    pool.checkpoint_keep(point).unwrap();
+    fs::write(disk.root.join("usr/tool"), "changed later").unwrap();
+
+    let bay = BayId::generate();
+    let root = RootFrom::Checkpoint(point);
+    // Interrupted after any part, it is completed.
+    for left in ["", "state", "workspace", "root"] {
+        let disk = pool.bay_create(bay, root, &WorkspaceFrom::Empty, None).unwrap();
+        assert_eq!(fs::read_to_string(disk.root.join("usr/tool")).unwrap(), "installed");
+        assert!(!disk.workspace.join("work").exists() && !disk.state.join("kept").exists());
+        assert!(disk.state.join(COPIED_ROOT).exists(), "the guest is told");
+        for (part, path) in [("workspace", &disk.workspace), ("root", &disk.root), ("state", &disk.state)] {
+            if part != left {
+                crate::subvolume::remove_all(path).unwrap();
+            }
+        }
+    }
+    pool.bay_create(bay, root, &WorkspaceFrom::Empty, None).unwrap();
+    pool.checkpoint_remove(point).unwrap();
+    let base = crate::Side::Base { root, workspace: WorkspaceFrom::Empty };
+    let gone = pool.diff_side(bay, &base, bay_types::diff::Part::Root).unwrap_err();
+    assert_eq!(gone.to_api().code, ErrorCode::CheckpointNotFound);
+    let late = pool.bay_create(BayId::generate(), root, &WorkspaceFrom::Empty, None).unwrap_err();
+    assert_eq!(late.to_api().code, ErrorCode::CheckpointNotFound);
 }
 
 #[test]
@@ -326,7 +369,7 @@ fn the_present_tree_for_a_comparison_does_not_change_and_leaves_nothing() {
     assert!(side.is_whole());
     drop(side);
     assert_eq!(passing(), before);
-    let base = crate::Side::Base { image: image.id, workspace: WorkspaceFrom::Empty };
+    let base = crate::Side::Base { root: image.id.into(), workspace: WorkspaceFrom::Empty };
     assert!(pool.diff_side(bay, &base, bay_types::diff::Part::Workspace).unwrap().top().is_none());
     assert!(pool.diff_side(bay, &base, bay_types::diff::Part::Root).unwrap().top().is_some());
     // The sweep removes the leftover of a killed daemon.

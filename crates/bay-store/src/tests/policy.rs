@@ -1,6 +1,7 @@
 //! Policies and grants: each change is recorded, and none outlives its bay or runtime.
 
 use bay_types::bay::Lineage;
+use bay_types::environment::Environment;
 use jiff::{SignedDuration, Timestamp};
 
 use super::*;
@@ -125,6 +126,15 @@ async fn a_fork_has_its_parents_policy_and_none_of_its_grants_and_nothing_outliv
     let texts = store.policy_texts(child.id, None).await.unwrap();
     assert_eq!(texts.bay.unwrap().text, "given");
     assert!(texts.grants.is_empty());
+    // A bay that only has its environment has neither.
+    let environment =
+        Environment { bay: parent.id, name: parent.name.clone(), checkpoint: CheckpointName::FIRST };
+    let with = BayNew { environment: Some(environment.clone()), ..new(NameChoice::Derived(name("next"))) };
+    let next = store.bay_create(with, made).await.unwrap();
+    assert!(store.policy_texts(next.id, None).await.unwrap().bay.is_none());
+    let listed = store.bay_list().await.unwrap();
+    let listed = listed.iter().find(|row| row.id == next.id).unwrap();
+    assert_eq!(listed.environment, Some(environment));
     store.bay_delete(parent.id, &Draft::new("bay.deleted", json!({}))).await.unwrap();
     let gone = store.policy_texts(parent.id, None).await.unwrap();
     assert_eq!(gone, PolicyTexts::default());

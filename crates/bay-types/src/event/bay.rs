@@ -4,6 +4,7 @@ use super::Field;
 use super::area::area;
 use crate::backend::Capabilities;
 use crate::bay::{BayUser, Limits, Lineage, Mount, Origin};
+use crate::environment::Environment;
 use crate::error::ErrorCode;
 use crate::event::policy::PolicySummary;
 use crate::id::{BayId, BayName, CheckpointName, ImageId};
@@ -35,6 +36,9 @@ area! {
         /// The bay and the checkpoint it was forked from. Absent unless it is a fork.
         #[serde(skip_serializing_if = "Option::is_none")]
         forked_from: Option<Lineage>,
+        /// The bay and the checkpoint whose root filesystem it began with. Absent if it began with its image's.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        environment: Option<Environment>,
         /// The backend that runs it. Absent in events of the first release.
         #[serde(skip_serializing_if = "Option::is_none")]
         backend: Option<String>,

@@ -51,6 +51,7 @@ const OBJECTS: &[&str] = &[
     "BayUser",
     "Capabilities",
     "Differs",
+    "Environment",
     "EgressRule",
     "Exit",
     "Limits",

@@ -13,6 +13,7 @@ use bay_text::escape::{message, visible};
 use run::Row;
 
 mod counts;
+mod html;
 mod run;
 mod table;
 
@@ -28,7 +29,7 @@ const EXIT_INTERRUPTED: u8 = 130;
 /// bay, with whatever status. Otherwise exits with the status of the first error.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay compare fix-1 fix-2 fix-3 --run 'cargo test'\n  bay compare a b --run 'npm ci && npm test' --timeout 600 --parallel\n  bay compare a b --run 'make bench' --json | jq '.bays[] | {bay, wall_s}'\n\n`*` is the best value of a column among those that succeeded, `!` an exit that differs from the others."
+    after_help = "Examples:\n  bay compare fix-1 fix-2 fix-3 --run 'cargo test'\n  bay compare a b --run 'npm ci && npm test' --timeout 600 --parallel\n  bay compare a b --run 'make test' --html > compared.html\n  bay compare a b --run 'make bench' --json | jq '.bays[] | {bay, wall_s}'\n\n`*` is the best value of a column among those that succeeded, `!` an exit that differs from the others."
 )]
 pub(crate) struct Compare {
     /// Names or ids of the bays.
@@ -46,6 +47,9 @@ pub(crate) struct Compare {
     /// Count also changed files that the repository ignores.
     #[arg(long)]
     ignored: bool,
+    /// Write one page of HTML that needs nothing else.
+    #[arg(long)]
+    html: bool,
 }
 
 #[derive(Serialize)]
@@ -119,7 +123,11 @@ impl Compare {
                 bays: rows,
             });
         }
-        crate::output::data(&table::render(rows))?;
+        if self.html {
+            crate::output::data(html::page(&self.run, self.parallel, rows).trim_end())?;
+        } else {
+            crate::output::data(&table::render(rows))?;
+        }
         talk(&table::verdict(rows));
         if let Some(line) = table::left_out(rows) {
             talk(&line);

@@ -17,8 +17,35 @@ const BEST: &str = " *";
 /// Follows an exit that differs from the successful ones.
 const DIFFERS: &str = " !";
 
-/// The table.
-pub(super) fn render(rows: &[Row]) -> String {
+/// A cell of the comparison.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Shown {
+    pub(super) text: String,
+    pub(super) is_number: bool,
+    pub(super) mark: Mark,
+}
+
+/// How a cell stands out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    Plain,
+    /// The best value of its column.
+    Best,
+    Succeeded,
+    Failed,
+    /// A failure where other bays ended otherwise.
+    Differs,
+}
+
+/// Everything that a comparison shows, for a terminal and for a page. Columns without a value are left out. Texts of a
+/// bay are on one line and without control characters.
+#[derive(Debug)]
+pub(super) struct Columns {
+    pub(super) header: Vec<&'static str>,
+    pub(super) lines: Vec<Vec<Shown>>,
+}
+
+pub(super) fn columns(rows: &[Row]) -> Columns {
     let some = |has: fn(&Row) -> bool| rows.iter().any(has);
     let (tests, diff, errors) =
         (some(|row| row.tests.is_some()), some(|row| row.diff.is_some()), some(|row| row.error.is_some()));
@@ -27,14 +54,13 @@ pub(super) fn render(rows: &[Row]) -> String {
     header.extend(diff.then_some("DIFF"));
     header.extend(["TIME", "CPU", "MEMORY", "OUTPUT"]);
     header.extend(errors.then_some("WHY NOT"));
-    let mut table = table::table(&header);
     let differ = exits_differ(rows);
     let best_tests = best(rows, |row| row.tests.map(score), |a, b| b.cmp(a));
     let time = best(rows, |row| row.wall_s, f64::total_cmp);
     let cpu = best(rows, |row| row.cpu_s, f64::total_cmp);
     let memory = best(rows, |row| row.memory_peak_bytes, u64::cmp);
-    for row in rows {
-        let mut cells = vec![Cell::new(visible(&row.bay)), number(row.number), exit(row, differ)];
+    let line = |row: &Row| {
+        let mut cells = vec![words(visible(&row.bay)), number(row.number), exit(row, differ)];
         if tests {
             cells.push(value(row.tests.map(count_words), row, best_tests, row.tests.map(score)));
         }
@@ -50,11 +76,42 @@ pub(super) fn render(rows: &[Row]) -> String {
         cells.push(value::<()>(row.output_bytes.map(size), row, None, None));
         if errors {
             let why = row.error.as_ref().map(|error| clip(&one_line(&error.message), REASON));
-            cells.push(Cell::new(why.unwrap_or_default()));
+            cells.push(words(why.unwrap_or_default()));
         }
-        table.add_row(cells);
+        cells
+    };
+    Columns { header, lines: rows.iter().map(line).collect() }
+}
+
+/// The table for a terminal.
+pub(super) fn render(rows: &[Row]) -> String {
+    let Columns { header, lines } = columns(rows);
+    let has_best = |at: usize| lines.iter().any(|line| line[at].mark == Mark::Best);
+    let marked: Vec<bool> = (0..header.len()).map(has_best).collect();
+    let mut table = table::table(&header);
+    for line in lines {
+        table.add_row(line.iter().zip(&marked).map(|(shown, marked)| cell(shown, *marked)));
     }
     table.trim_fmt()
+}
+
+/// A cell of the terminal's table. If its column has a mark, unmarked values are padded by the mark's width.
+fn cell(shown: &Shown, in_marked_column: bool) -> Cell {
+    let suffix = match shown.mark {
+        Mark::Best => BEST.to_owned(),
+        Mark::Differs => DIFFERS.to_owned(),
+        Mark::Plain | Mark::Succeeded | Mark::Failed if in_marked_column => " ".repeat(BEST.len()),
+        Mark::Plain | Mark::Succeeded | Mark::Failed => String::new(),
+    };
+    let cell = Cell::new(format!("{}{suffix}", shown.text));
+    let cell = if shown.is_number { cell.set_alignment(CellAlignment::Right) } else { cell };
+    match shown.mark {
+        _ if !colours() => cell,
+        Mark::Plain => cell,
+        Mark::Best => cell.add_attribute(Attribute::Bold).fg(Color::Green),
+        Mark::Succeeded => cell.fg(Color::Green),
+        Mark::Failed | Mark::Differs => cell.fg(Color::Red),
+    }
 }
 
 /// What the table does not show.
@@ -125,38 +182,38 @@ fn count_words(counts: TestCounts) -> String {
     format!("{}{of}", parts.join(", "))
 }
 
-fn number(number: Option<u64>) -> Cell {
-    right(Cell::new(number.map_or_else(|| "-".to_owned(), |number| number.to_string())))
+fn words(text: String) -> Shown {
+    Shown { text, is_number: false, mark: Mark::Plain }
 }
 
-fn exit(row: &Row, differ: bool) -> Cell {
-    let Some(exit) = row.exit else { return Cell::new("-") };
+fn number(number: Option<u64>) -> Shown {
+    let text = number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+    Shown { text, is_number: true, mark: Mark::Plain }
+}
+
+fn exit(row: &Row, differ: bool) -> Shown {
+    let Some(exit) = row.exit else { return words("-".to_owned()) };
     let code = exit.shell_code();
-    let how = match (exit.reason, exit.code) {
+    let text = match (exit.reason, exit.code) {
         (bay_types::exec::EndReason::Exited, Some(code)) => code.to_string(),
         (reason, _) => format!("{code} ({reason})"),
     };
-    let cell = Cell::new(format!("{how}{}", if differ && code != 0 { DIFFERS } else { "" }));
-    match (colours(), code) {
-        (false, _) => cell,
-        (true, 0) => cell.fg(Color::Green),
-        (true, _) => cell.fg(Color::Red),
-    }
+    let mark = match code {
+        0 => Mark::Succeeded,
+        _ if differ => Mark::Differs,
+        _ => Mark::Failed,
+    };
+    Shown { text, is_number: false, mark }
 }
 
-/// A value, marked if it is the best and its row is compared. Unmarked values are padded by the width of the mark.
-fn value<T: Copy + PartialEq>(text: Option<String>, row: &Row, best: Option<T>, own: Option<T>) -> Cell {
-    let free = if best.is_some() { " ".repeat(BEST.len()) } else { String::new() };
-    let Some(text) = text else { return right(Cell::new(format!("-{free}"))) };
-    if best.is_none() || best != own || row.exit_code.is_none() {
-        return right(Cell::new(format!("{text}{free}")));
+/// A value, marked if it is the best and the command ended in its bay.
+fn value<T: Copy + PartialEq>(text: Option<String>, row: &Row, best: Option<T>, own: Option<T>) -> Shown {
+    let is_best = text.is_some() && best.is_some() && best == own && row.exit_code.is_some();
+    Shown {
+        text: text.unwrap_or_else(|| "-".to_owned()),
+        is_number: true,
+        mark: if is_best { Mark::Best } else { Mark::Plain },
     }
-    let cell = right(Cell::new(format!("{text}{BEST}")));
-    if colours() { cell.add_attribute(Attribute::Bold).fg(Color::Green) } else { cell }
-}
-
-fn right(cell: Cell) -> Cell {
-    cell.set_alignment(CellAlignment::Right)
 }
 
 /// Seconds with as many digits as are significant.
@@ -169,13 +226,13 @@ pub(super) fn seconds(seconds: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use bay_types::exec::{EndReason, Exit};
     use bay_types::{ApiError, ErrorCode};
 
     use super::*;
 
-    fn row(bay: &str, code: i32, wall_s: f64, passed: u64) -> Row {
+    pub(in crate::commands::compare) fn row(bay: &str, code: i32, wall_s: f64, passed: u64) -> Row {
         let exit = Exit { reason: EndReason::Exited, code: Some(code), signal: None };
         let error = ApiError::new(ErrorCode::BayState, "", "");
         Row {

@@ -22,7 +22,8 @@ use value::Given;
 /// `x-api-key`, `header NAME` or `query NAME`. `rule:ID as SLOT` means the requests that a rule of the bay's policy
 /// matches. `HOST[:PORT][/DATABASE] as postgres [USER]` is for logins to a database; `postgres-plain` also permits
 /// logins without TLS, and `HOST as postgres [USER] with replication` also permits replicas. Well-known services have
-/// short names: github, gitlab, openai, anthropic, npm, pypi, cargo, docker.
+/// short names: github, gitlab, openai, anthropic, gemini, openrouter, mistral, deepseek, groq, xai, npm, pypi, cargo,
+/// docker.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay secret set GITHUB_TOKEN --from-env GITHUB_TOKEN --for github\n  bay secret set API_KEY - --for \"GET,POST api.example.com/v1/** as bearer\"\n  bay secret set NPM --from-file token.txt --for \"npm.example.com as bearer\" --file '/root/.npmrc=//npm.example.com/:_authToken={}'\n  bay secret set CLOUD --from-command 'cloud print-token' --refresh 30m --for \"api.cloud.example as bearer\"\n  bay secret rotate API_KEY --from-file new-token.txt\n  bay secret ls"

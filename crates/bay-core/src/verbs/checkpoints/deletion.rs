@@ -55,7 +55,9 @@ struct Use {
 fn in_use(daemon: &Daemon, point: At) -> Option<Use> {
     let soon = || Hint::from("repeat the command in a moment");
     let of = |row: BayRow| {
-        let files = row.forked_from.as_ref().map(|from| At { bay: from.bay, checkpoint: from.checkpoint });
+        let forked = row.forked_from.as_ref().map(|from| At { bay: from.bay, checkpoint: from.checkpoint });
+        let copied = row.environment.as_ref().map(|of| At { bay: of.bay, checkpoint: of.checkpoint });
+        let files = forked.or(copied);
         let name = &row.name;
         if row.thaw_from == Some(point) && row.state == State::Paused {
             return Some(Use {

@@ -194,8 +194,13 @@ fn created(create: &BayCreate) -> String {
         let ran = if from.memory { ", with its memory" } else { "" };
         format!(" from {} of {}{ran}", from.checkpoint, text(from.name.as_str()))
     });
+    let environment = create
+        .environment
+        .as_ref()
+        .map(|of| format!(", with the environment of {} at {}", text(of.name.as_str()), of.checkpoint));
     let name = after(" as ", &shown(&create.name));
-    format!("created{name}{of}{branch}{}{}", from.unwrap_or_default(), by(&create.by))
+    let (from, environment) = (from.unwrap_or_default(), environment.unwrap_or_default());
+    format!("created{name}{of}{branch}{from}{environment}{}", by(&create.by))
 }
 
 fn settings(given: &Field<impl Serialize>) -> String {
