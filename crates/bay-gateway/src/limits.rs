@@ -40,25 +40,29 @@ pub const MAX_CLIENT_HELLO: usize = 64 * 1024;
 pub const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Most headers in one head.
 pub const MAX_HEADERS: usize = 200;
-/// Largest header list of HTTP/2, and its compression table.
+/// Largest header list of HTTP/2.
 pub const MAX_HEADER_LIST_BYTES: u32 = 64 * 1024;
+/// Size of the table with which HTTP/2 compresses headers.
 pub const HEADER_TABLE_BYTES: u32 = 4096;
 /// Requests on one HTTP/2 connection at a time.
 pub const MAX_STREAMS: u32 = 128;
 /// Streams that a client reset before the gateway handled them, and streams that violated the protocol, before the
 /// connection ends.
 pub const MAX_RESET_STREAMS: usize = 32;
-/// HTTP/2 windows of one stream and of one connection.
+/// HTTP/2 window of one stream.
 pub const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+/// HTTP/2 window of one connection.
 pub const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 pub const SEND_BUFFER_BYTES: usize = 256 * 1024;
 /// Largest HTTP/2 frame that is accepted.
 pub const MAX_FRAME_BYTES: u32 = 64 * 1024;
-/// How much of a request's body is read and discarded after the answer, and for how long.
+/// How much of a request's body is read and discarded after the answer.
 pub const MAX_REST_BYTES: usize = 4 * 1024 * 1024;
+/// How long it is read and discarded.
 pub const REST_WITHIN: Duration = Duration::from_secs(5);
-/// How much of a request's body is read before the decision, if the decider asks for it, and for how long.
+/// How much of a request's body is read before the decision, if the decider asks for it.
 pub const MAX_LOOK_BYTES: usize = 64 * 1024;
+/// How long it is read before the decision.
 pub const LOOK_WITHIN: Duration = Duration::from_secs(5);
 /// The pause in a push over SSH after which a person is shown what has arrived.
 pub const PACK_QUIET: Duration = Duration::from_millis(300);

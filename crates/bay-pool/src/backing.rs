@@ -49,8 +49,9 @@ const STEP_MIN: u64 = 256 * MIB;
 const STEP_MAX: u64 = 16 * GIB;
 const STEP_DIVISOR: u64 = 4;
 
-/// How long an unmount waits for the last users, and how often it tries.
+/// How long an unmount waits for the last users.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(3);
+/// Pause between two attempts to unmount.
 const UNMOUNT_RETRY: Duration = Duration::from_millis(10);
 
 /// The offset of the first superblock, and in it the offsets of signature and size.

@@ -287,7 +287,7 @@ fn bay_ctl_diff_shows_what_bay_diff_shows_and_only_to_root() {
     let _ = daemon.sh("b", many).ok();
     let cut = daemon.sh("b", "bay-ctl diff").ok();
     assert!(
-        cut.errors().contains("more than can be shown") && cut.stdout.len() < 5 << 20,
+        cut.errors().contains("too long to show") && cut.stdout.len() < 5 << 20,
         "{}",
         cut.errors()
     );

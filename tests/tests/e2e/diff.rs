@@ -108,7 +108,7 @@ fn a_person_sees_what_changed_since_the_repository_as_git_would_show_it() {
 }
 
 #[test]
-fn any_two_moments_can_be_compared_and_the_default_is_the_last_checkpoint() {
+fn moments_can_be_compared_in_either_order_and_the_default_is_the_last_checkpoint() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _one = daemon.sh("b", "echo one > /workspace/f; echo x > /workspace/gone").ok();

@@ -155,7 +155,7 @@ fn memory_is_not_lowered_below_what_a_bay_uses_and_nothing_is_killed() {
     let refused = daemon.bay(&["set", "b", "--memory-mib", "100", "--pids", "50"]);
     let (what, next) = refused.fails_with(ErrorCode::BayState);
     assert!(what.contains("b holds more memory"), "{what}");
-    assert!(next.contains("the old limits hold"), "{next}");
+    assert!(next.contains("the old limits remain"), "{next}");
     let view = daemon.show("b");
     assert_eq!(view["limits"], json!({ "memory_mib": 400, "pids": 200 }), "{view}");
     assert_eq!(view["state"], "running");

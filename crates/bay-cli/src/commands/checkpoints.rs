@@ -60,7 +60,7 @@ impl Checkpoints {
                     return Err(bay_types::ApiError::new(
                         bay_types::ErrorCode::CheckpointNotFound,
                         format!("the bay {bay} has no checkpoint {missing}; nothing was removed"),
-                        format!("`bay checkpoints ls {bay}` shows those it has"),
+                        format!("`bay checkpoints ls {bay}` lists its checkpoints"),
                     )
                     .into());
                 }

@@ -18,13 +18,14 @@ use bay_text::percent::segment;
 
 /// How long a daemon may be unreachable while its output is followed.
 const REFOLLOW_FOR: Duration = Duration::from_secs(60);
+/// Pause before the next attempt to connect.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Show the output of a command, also after it or its bay has ended.
+/// Show the output of a command, also after the command has ended or its bay was stopped.
 ///
-/// On a terminal everything but colours is made visible. A sequence that would set the clipboard or the title, clear
-/// the screen or move the cursor is shown as text, such as `\x1b]52;`. A line that overwrites itself is shown in all
-/// its states. A pipe or a file gets every byte unchanged.
+/// On a terminal, text and colours are shown. Every other control sequence, such as one that would set the clipboard
+/// or the title, clear the screen or move the cursor, is shown as text, such as `\x1b]52;`. A line that overwrites
+/// itself, such as a progress bar, is shown once for each of its states. A pipe or a file gets every byte unchanged.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay logs web 3\n  bay logs web 3 --follow\n  bay logs web 3 --since-offset 4096\n\nWith --json every line is an object: {\"stream\", \"offset\", \"text\"}, {\"dropped\", \"why\"} where output is missing, and at the end {\"check\"} and {\"exit\"}. The check says whether the output is what the command wrote: its state is intact, changed, missing, unchecked or partial."
@@ -40,7 +41,7 @@ pub(crate) struct Logs {
     /// Skip this many bytes at the beginning.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     since_offset: u64,
-    /// Send the bytes to a terminal unchanged: it obeys every sequence that the command wrote.
+    /// Send the bytes to a terminal unchanged: it interprets every sequence that the command wrote.
     #[arg(long)]
     raw: bool,
 }
@@ -258,7 +259,7 @@ fn show(frame: Frame, offset: &mut u64, printer: &mut Printer) -> Result<Option<
         | Frame::Input(..)
         | Frame::InputEnd(_)
         | Frame::Taken(_) => {
-            return Err(broken("a frame came from the wrong direction").into());
+            return Err(broken("it sent a frame that only clients send").into());
         }
     }
     Ok(None)

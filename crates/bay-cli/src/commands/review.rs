@@ -20,7 +20,6 @@ const EXIT_STOP: u8 = 1;
 pub(crate) struct Review {
     /// Name or id of the bay.
     name: String,
-    /// The moments to compare [default: from the bay's beginning until now].
     #[command(flatten)]
     span: Span,
 }

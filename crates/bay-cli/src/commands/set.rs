@@ -27,28 +27,28 @@ pub(crate) struct Set {
 /// The flags that `bay up` and `bay set` share.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LimitFlags {
-    /// Processors that it may use; 1.5 is one and a half. `nproc` in the bay shows the next whole number.
+    /// Processors that the bay may use; 1.5 is one and a half. `nproc` in the bay shows it rounded up.
     #[arg(long, value_name = "N|none", value_parser = number::<f64>, allow_negative_numbers = true)]
     cpus: Option<Setting<f64>>,
-    /// Its weight when several bays compete for the processors; the default is 1024.
+    /// Weight of the bay when several bays compete for the processors; `none` means 1024.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     cpu_shares: Option<Setting<u64>>,
-    /// Memory that it may use.
+    /// Memory that the bay may use, in MiB.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     memory_mib: Option<Setting<u64>>,
-    /// Disk space that it may use beyond what it shares with its image and repository.
+    /// Disk space that the bay may use beyond what it shares with its image and repository, in MiB.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     disk_mib: Option<Setting<u64>>,
-    /// Processes that it may have; `none` means 8192.
+    /// Processes that the bay may have; `none` means 8192.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     pids: Option<Setting<u64>>,
-    /// MiB per second that it may read from the pool's disk.
+    /// MiB per second that the bay may read from the pool's disk.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     io_read_mibps: Option<Setting<u64>>,
-    /// MiB per second that it may write to the pool's disk.
+    /// MiB per second that the bay may write to the pool's disk.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     io_write_mibps: Option<Setting<u64>>,
-    /// Stop it after this time without activity, such as 30m [default: off].
+    /// Stop the bay after this time without activity, such as 30m. `off` disables that, which is the default of a new bay.
     #[arg(long, value_name = "TIME|off", value_parser = idle_time)]
     idle_stop: Option<Setting<u64>>,
 }

@@ -282,7 +282,7 @@ fn half_made(view: &BayView, error: &ApiError) -> ApiError {
         ErrorCode::DiskLimit => {
             format!("`bay rm {name}` and try again with a larger --disk-mib, or with --committed-only")
         }
-        _ => format!("`bay rm {name}` and try again, or go on without them (--committed-only)"),
+        _ => format!("`bay rm {name}` and try again, or try again without them (--committed-only)"),
     };
     ApiError::new(
         error.code,

@@ -77,7 +77,7 @@ fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, CoreErr
         {
             return Err(CoreError::new(
                 ErrorCode::InvalidInput,
-                "the repository's URL is empty, too long, or holds characters no URL has",
+                "the repository's URL is empty, too long, or contains characters that no URL has",
                 "give a URL such as https://host/path.git",
             ));
         }
@@ -208,7 +208,7 @@ async fn prepare(
             ErrorCode::ImageNotFound,
             format!("there is no image {:?}", create.image),
             Hint::new(
-                "{} shows the images there are; {} brings one in",
+                "{} lists the images; {} imports one",
                 [Action::ListImages, Action::ImportImage],
             ),
         ));
@@ -233,7 +233,7 @@ fn origin(
                 return Err(CoreError::new(
                     ErrorCode::RefNotFound,
                     "the commit is not in the cache",
-                    Hint::new("run {} again: it brings the commit along", [Action::MakeBayFromPath]),
+                    Hint::new("run {} again: it copies the commit into the cache", [Action::MakeBayFromPath]),
                 ));
             }
             (*repo, commit.clone(), branch.clone())

@@ -167,7 +167,7 @@ async fn prepare_for(
         return Err(CoreError::new(
             ErrorCode::BayState,
             format!("the bay {} has no files yet: it is {} ({})", row.name, row.state, row.reason),
-            "repeat the command when it runs",
+            "repeat the command when the bay runs",
         ));
     }
     let from = match ask.from.or(unless) {
@@ -192,8 +192,8 @@ async fn prepare_for(
     let Ok(Ok(turn)) = turn else {
         return Err(CoreError::new(
             ErrorCode::Interrupted,
-            format!("{MAX_DIFFS} comparisons are going on already"),
-            "repeat the command when one of them is done",
+            format!("{MAX_DIFFS} comparisons are running, the most allowed"),
+            "repeat the command when one of them has ended",
         ));
     };
     let (Some(after), Some(before)) = (wanted.pop(), wanted.pop()) else {
@@ -285,7 +285,7 @@ pub(super) fn run(
                 ErrorCode::Interrupted,
                 format!("{moment} of {} was removed while it was compared", comparison.bay),
                 Hint::new(
-                    "{} shows what is left to compare with",
+                    "{} lists the remaining checkpoints to compare with",
                     [Action::ListCheckpoints(comparison.bay.as_str().into())],
                 ),
             ));
@@ -326,7 +326,7 @@ fn failed(error: &DiffError) -> CoreError {
     match error {
         DiffError::Stopped => CoreError::new(
             ErrorCode::Interrupted,
-            "the comparison was given up because nobody listened",
+            "the comparison was stopped because its client did not read the result",
             "repeat the command",
         ),
         DiffError::Top(_) => CoreError::internal(error),

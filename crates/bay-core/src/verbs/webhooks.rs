@@ -69,8 +69,8 @@ async fn add_webhook(
     if kept.len() >= MAX_WEBHOOKS {
         return Err(CoreError::new(
             ErrorCode::NotEnough,
-            format!("{MAX_WEBHOOKS} webhooks are told already"),
-            Hint::new("{} takes one away", [Action::RemoveWebhook]),
+            format!("there are already {MAX_WEBHOOKS} webhooks, the most allowed"),
+            Hint::new("{} removes one", [Action::RemoveWebhook]),
         ));
     }
     let mut random = Zeroizing::new([0; SECRET_BYTES]);

@@ -135,7 +135,7 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
             Ok(())
         }
         "post-dump" => {
-            check(images, listener).at(VETTING_STEP, || "what runs in the bay cannot be kept".to_owned())?;
+            check(images, listener).at(VETTING_STEP, || "the processes of the bay cannot be captured".to_owned())?;
             kept_groups = groups_below(&groups.v2.join(&runtime.place.cgroup));
             wait_for_snapshots()
         }
@@ -162,7 +162,7 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
 /// Adds the process and the reason from CRIU's log.
 pub(super) fn with_reason(failure: Failure, complaints: &Complaints) -> Failure {
     let what = match complaints.pid.and_then(obstacles::name_inside) {
-        Some(process) => format!("process {process} has something that cannot be kept"),
+        Some(process) => format!("process {process} has something that cannot be captured"),
         None => failure.what,
     };
     Failure { what, source: io::Error::other(format!("CRIU says: {}", complaints.said)), ..failure }

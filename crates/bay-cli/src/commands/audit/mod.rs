@@ -120,8 +120,8 @@ fn read(path: &PathBuf, longest: usize) -> Result<String, Failure> {
     file.take(longest as u64 + 1).read_to_string(&mut text).map_err(failed)?;
     if text.len() > longest {
         return Err(bay_client::invalid(
-            format!("{doing}: it is too long for what it should be"),
-            "check which file is meant",
+            format!("{doing}: the file is longer than a valid one can be"),
+            "check that this is the right file",
         )
         .into());
     }

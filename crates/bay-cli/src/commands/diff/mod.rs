@@ -22,7 +22,7 @@ const MAX_LINE: usize = 16 << 20;
 /// Show what changed in a bay, as `git diff` would, without trusting anything in it.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay diff web                        since its last checkpoint\n  bay diff web --from base --stat     since the bay began, in numbers\n  bay diff web --from v1 --to v2\n  bay diff web --root                 packages and files outside the workspace\n\nA moment is `base` (what the bay began from), a checkpoint such as `v3`, or `now`. The content of `.git` is left out.\nWith --json every line is an object: {\"line\": \"begin\" | \"package\" | \"entry\" | \"done\", …}."
+    after_help = "Examples:\n  bay diff web                        since the checkpoint that it descends from\n  bay diff web --from base --stat     since the bay began, in numbers\n  bay diff web --from v1 --to v2\n  bay diff web --root                 packages and files outside the workspace\n\nA moment is `base` (what the bay began from), a checkpoint such as `v3`, or `now`. The content of `.git` is left out.\nWith --json every line is an object: {\"line\": \"begin\" | \"package\" | \"entry\" | \"done\", …}."
 )]
 pub(crate) struct Diff {
     /// Name or id of the bay.
@@ -54,7 +54,7 @@ impl What {
 /// The two moments to compare.
 #[derive(Debug, Args)]
 pub(crate) struct Span {
-    /// The older moment.
+    /// The older moment [default for `diff`: the checkpoint that the bay descends from; for `review`: `base`].
     #[arg(long, value_name = "CP|base", value_parser = moment)]
     pub(crate) from: Option<Moment>,
     /// The newer moment [default: now].

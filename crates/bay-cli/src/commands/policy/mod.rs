@@ -121,7 +121,7 @@ impl<'a> Scope<'a> {
             (true, _) => Ok(Self::Host),
             (false, Some(name)) if project => Ok(Self::Project(crate::naming::bay(name)?)),
             (false, Some(name)) => Ok(Self::Bay(crate::naming::bay(name)?)),
-            (false, None) => Err(invalid("no bay is named", "name one, or --host for all of them")),
+            (false, None) => Err(invalid("no bay was given", "name a bay, or give --host for all bays")),
         }
     }
 

@@ -133,7 +133,7 @@ fn base(bay: &str) -> Result<String, Failure> {
 pub(crate) fn service_name(given: &str) -> Result<ServiceName, Failure> {
     given
         .parse()
-        .map_err(|e: bay_types::id::ParseIdError| invalid(e.to_string(), "choose a plain short name").into())
+        .map_err(|e: bay_types::id::ParseIdError| invalid(e.to_string(), "choose a plain short name, such as web").into())
 }
 
 impl One {
