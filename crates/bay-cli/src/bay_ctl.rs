@@ -70,8 +70,8 @@ enum Verb {
         /// The checkpoint to restore: v1, v2, …
         checkpoint: CheckpointName,
     },
-    /// Show what changed in the bay (root only), as `bay diff` does on the host: since the last checkpoint, or between
-    /// any two.
+    /// Show what changed in the bay (root only), as `bay diff` does on the host: since the checkpoint that it descends
+    /// from, or between any two moments.
     Diff(diff::What),
     Services(services::Services),
 }

@@ -25,7 +25,8 @@ enum Verb {
         /// Name or id of the bay.
         name: String,
     },
-    /// Delete checkpoints. No other checkpoint and no bay depends on them.
+    /// Delete checkpoints. Other checkpoints and bays keep their files. A checkpoint on which a bay is paused cannot be
+    /// deleted.
     Rm {
         /// Name or id of the bay.
         name: String,

@@ -13,8 +13,9 @@ use bay_text::percent::segment;
 
 /// Allow a bay one exact request for a limited time, and revoke such grants.
 ///
-/// A grant answers an ask of the policy, and replaces a missing rule. It does not override a deny,
-/// and does not replace a missing rule of the host's policy. It ends when its time is over, or when the bay is stopped, replaced or restored.
+/// A grant answers an ask of the policy, and replaces a missing rule. It does not override a deny, and does not replace
+/// a missing rule of the host's policy. It ends when its time is over, or when the bay is stopped, replaced or
+/// restored.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay grants add web \"PUT https://files.example.com/report.pdf\" --for 10m\n  bay grants ls web\n  bay grants rm web g-1f00ba12"

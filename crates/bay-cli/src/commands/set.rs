@@ -48,7 +48,8 @@ pub(crate) struct LimitFlags {
     /// MiB per second that the bay may write to the pool's disk.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     io_write_mibps: Option<Setting<u64>>,
-    /// Stop the bay after this time without activity, such as 30m. `off` disables that, which is the default of a new bay.
+    /// Stop the bay after this time without activity, such as 30m. `off` disables that, which is the default of a new
+    /// bay.
     #[arg(long, value_name = "TIME|off", value_parser = idle_time)]
     idle_stop: Option<Setting<u64>>,
 }

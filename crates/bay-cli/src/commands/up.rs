@@ -59,7 +59,7 @@ pub(crate) struct Up {
     /// Show a path of the host in the bay, read-only.
     #[arg(long, value_name = "SRC:DST:ro")]
     mount: Vec<String>,
-    /// Run commands as this user instead of root. The bay makes it, and gives it the workspace.
+    /// Run commands as this user instead of root. The user is created if the image lacks it, and owns the workspace.
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
     /// Let that user run every command as root with sudo, without a password.

@@ -91,7 +91,7 @@ impl Interrupts {
     ) -> Result<T, Failure> {
         let error = ApiError::new(
             ErrorCode::Interrupted,
-            "interrupted by a signal before the work was copied out of the bay; nothing was written",
+            "interrupted by a signal before the work was copied out of the bay; no bundle or branch was written",
             "run the command again",
         );
         self.or_error(work, error).await
@@ -241,4 +241,32 @@ fn refusal(bay: &BayView, why: &str, said: &str) -> ApiError {
 /// An abbreviated commit id.
 pub(crate) fn short(commit: &str) -> &str {
     commit.get(..8).unwrap_or(commit)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_interruption_says_whether_something_may_have_been_written() {
+        let mut interrupts = Interrupts::listen().unwrap();
+        let hang_up = || {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
+        };
+        let reported = |outcome: Result<(), Failure>| match outcome {
+            Err(Failure::Api { error, exit }) => (error, exit),
+            other => panic!("{other:?}"),
+        };
+        hang_up();
+        let (error, exit) = reported(interrupts.or(pending::<Result<(), ApiError>>()).await);
+        assert_eq!((error.code, exit), (ErrorCode::Interrupted, 128 + 1));
+        assert!(error.message.contains("no bundle or branch was written"), "{error:?}");
+        hang_up();
+        let writing = pending::<Result<(), ApiError>>();
+        let (error, _) = reported(interrupts.or_incomplete(writing, "check the branch").await);
+        assert!(error.message.contains("may be incomplete"), "{error:?}");
+        assert_eq!(error.next, "check the branch");
+    }
 }
