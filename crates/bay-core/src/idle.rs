@@ -24,10 +24,12 @@ use tokio::time::Instant;
 
 use crate::registry::BayHandle;
 
-/// How many measurements are made in the time after which a bay is stopped, and the bounds of the pause between two.
-/// Each measurement makes the guest answer a request, which must not keep the bay busy.
+/// How many measurements are made in the time after which a bay is stopped. Each makes the guest answer a request,
+/// which must not keep the bay busy.
 const LOOKS: u32 = 4;
+/// Shortest pause between two measurements.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
+/// Longest pause between two measurements.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// A bay that uses more than this part of one processor is busy. Databases and watchers at rest stay below.
 const BUSY_CPU: f64 = 0.02;

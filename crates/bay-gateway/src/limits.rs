@@ -25,9 +25,11 @@ pub const MAX_CONNECTIONS: usize = 1024;
 pub const MAX_SSH_CONNECTIONS: usize = 32;
 /// Commands on one SSH connection at a time.
 pub const MAX_SSH_CHANNELS: usize = 8;
-/// The window and the largest packet of an SSH channel, and how many of its messages are queued.
+/// The window of an SSH channel.
 pub const SSH_WINDOW_BYTES: u32 = 1024 * 1024;
+/// The largest packet of an SSH channel.
 pub const SSH_PACKET_BYTES: u32 = 32 * 1024;
+/// How many messages of an SSH channel are queued.
 pub const SSH_CHANNEL_MESSAGES: usize = 16;
 /// Requests of a bay under way at a time, on all its connections together. The gateway answers further ones with 503.
 /// Each may have a connection to an origin, and as much memory as the windows below allow.
@@ -66,9 +68,10 @@ pub const MAX_LOOK_BYTES: usize = 64 * 1024;
 pub const LOOK_WITHIN: Duration = Duration::from_secs(5);
 /// The pause in a push over SSH after which a person is shown what has arrived.
 pub const PACK_QUIET: Duration = Duration::from_millis(300);
-/// Idle connections that are kept, per origin and in total. Requests that arrive together are decided together, and
-/// all their connections are idle meanwhile. With a lower limit most of these would be opened anew each time.
+/// Idle connections that are kept per origin. Requests that arrive together are decided together, and all their
+/// connections are idle meanwhile. With a lower limit most of these would be opened again each time.
 pub const MAX_IDLE_PER_ORIGIN: usize = 128;
+/// Idle connections that are kept in total.
 pub const MAX_IDLE: usize = 256;
 /// Bytes that one body passes on before it yields to the others. This is less than a socket buffer, so that bodies
 /// with a larger buffer get no larger share.

@@ -41,10 +41,13 @@ const KNOWN: usize = 2000;
 const EXECS: usize = 20_000;
 /// The most spans of time that are remembered.
 const SPANS: usize = 60_000;
-/// The most characters of a command line, of an agent's command line, of a name, and of other texts.
+/// The most characters of a command line.
 const COMMAND: usize = 100;
+/// The most characters of an agent's command line.
 const AGENT: usize = 240;
+/// The most characters of a name.
 const NAME: usize = 60;
+/// The most characters of another text.
 const TEXT: usize = 160;
 
 /// What the record of a bay does not have.
