@@ -144,7 +144,10 @@ impl Ctl {
             Verb::Restore { checkpoint } => {
                 let before: CheckpointView = guest.post(&format!("/v1/restore/{checkpoint}"), &()).await?;
                 self.print(&before, || {
-                    format!("this bay is being restored to {checkpoint}; its previous state is {}", before.name)
+                    format!(
+                        "this bay is being restored to {checkpoint}; its previous state is {}",
+                        before.name
+                    )
                 })
             }
             Verb::Diff(what) => {

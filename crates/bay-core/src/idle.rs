@@ -140,7 +140,11 @@ async fn stop(store: &Store, handle: &BayHandle, idle_stop_s: u64) -> Result<(),
     let why = format!("idle for {}", readable_duration(idle_stop_s));
     let fits = |row: &BayRow| match (row.desired, row.state) {
         (Desired::Running, State::Running) if row.replace_with.is_none() => Ok(()),
-        _ => Err(CoreError::new(ErrorCode::BayState, "the bay got another request meanwhile", "repeat the command")),
+        _ => Err(CoreError::new(
+            ErrorCode::BayState,
+            "the bay got another request meanwhile",
+            "repeat the command",
+        )),
     };
     let draft = Draft::of(BayIdleStop { idle_s: idle_stop_s });
     handle

@@ -145,7 +145,10 @@ pub(crate) fn mounts(mounts: &[Mount]) -> Result<(), CoreError> {
         }
         if mount.target == Path::new("/") || KEPT_TARGETS.iter().any(|kept| mount.target.starts_with(kept)) {
             return Err(invalid(
-                format!("{:?} in a bay belongs to the bay itself and cannot be replaced by a mount", shown(&mount.target)),
+                format!(
+                    "{:?} in a bay belongs to the bay itself and cannot be replaced by a mount",
+                    shown(&mount.target)
+                ),
                 "choose another target, such as one under /mnt",
             ));
         }

@@ -67,8 +67,7 @@ impl ServeError {
             ),
             Self::Foreign { .. } => (
                 ErrorCode::InvalidInput,
-                "give another --data-dir; the owner of this one could change the daemon's files"
-                    .to_owned(),
+                "give another --data-dir; the owner of this one could change the daemon's files".to_owned(),
             ),
             Self::Busy { .. } => (
                 ErrorCode::DataDirBusy,

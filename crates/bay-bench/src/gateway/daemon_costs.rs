@@ -76,7 +76,8 @@ pub(super) fn attribution(lab: &Lab, bay: &BayView) -> Result<Scored, ApiError> 
 fn measure_attribution(line: &str, bay: &BayView) -> Result<Scored, ApiError> {
     let unfit = |why: &str| ApiError::new(ErrorCode::HostUnfit, why, "");
     let told: Told = serde_json::from_str(line).map_err(|error| ApiError::internal(&error))?;
-    let (bay_end, gateway_end) = told.ends.ok_or_else(|| unfit("the helper in the bay opened no connection"))?;
+    let (bay_end, gateway_end) =
+        told.ends.ok_or_else(|| unfit("the helper in the bay opened no connection"))?;
     let pid = bay.host_pid.ok_or_else(|| unfit("the bay does not run"))?;
     let internal = |error: std::io::Error| ApiError::internal(&error);
     let record = RuntimeRecord {
@@ -102,7 +103,11 @@ fn measure_attribution(line: &str, bay: &BayView) -> Result<Scored, ApiError> {
         .collect();
     let callers = Callers::of(&record, groups.v2.join(own)).map_err(internal)?;
     let mut took = Series::of("exec behind a connection", Unit::Microseconds, &[Bar::Is(50.0)]);
-    let mut process = Series::of("process behind a connection (looked up during the TLS handshake)", Unit::Microseconds, &[]);
+    let mut process = Series::of(
+        "process behind a connection (looked up during the TLS handshake)",
+        Unit::Microseconds,
+        &[],
+    );
     for round in 0..ATTRIBUTIONS {
         let begin = Instant::now();
         let who = callers.who(bay_end, gateway_end, Transport::Tcp);

@@ -73,7 +73,9 @@ impl Bundle {
         let message = self.what.message(&view)?;
         let wanted = Wanted { bay: &view, committed_only: self.what.committed_only, message: &message };
         let work = bring_out(&mut client, &wanted, &mut meter, &mut interrupts).await?;
-        let leaving = interrupts.or_incomplete(write(&view, &work), "discard the bundle, and run the command again").await?;
+        let leaving = interrupts
+            .or_incomplete(write(&view, &work), "discard the bundle, and run the command again")
+            .await?;
         let arrival = Arrival { route: WorkRoute::Bundle, branch: view.name.as_str(), place: None };
         report(&mut client, &view, &work, &leaving, &arrival).await;
         tell(&view, &work, &leaving, global.json);

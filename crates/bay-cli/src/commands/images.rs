@@ -121,7 +121,9 @@ async fn prune(client: &mut Client, superseded: bool, dry_run: bool, yes: bool, 
         if json {
             crate::output::json(&found)?;
         } else if found.images.is_empty() {
-            crate::output::talk("there is nothing to remove: `bay images ls` shows which bays use each image");
+            crate::output::talk(
+                "there is nothing to remove: `bay images ls` shows which bays use each image",
+            );
         } else {
             crate::output::data(&render(&found.images))?;
         }

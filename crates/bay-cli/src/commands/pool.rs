@@ -39,7 +39,9 @@ impl PoolCommand {
             if global.json {
                 crate::output::json(&found)?;
             } else if found.corners.is_empty() {
-                crate::output::talk("there is nothing to remove: no data directory of a daemon that used the pool is gone");
+                crate::output::talk(
+                    "there is nothing to remove: no data directory of a daemon that used the pool is gone",
+                );
             } else {
                 crate::output::data(&render(&found.corners))?;
             }

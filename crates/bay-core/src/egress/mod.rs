@@ -275,6 +275,9 @@ fn closed(why: &str) -> CoreError {
     CoreError::new(
         ErrorCode::HostUnfit,
         format!("the gateway of the bay could not be opened: {why}"),
-        Hint::new("until it is open, nothing leaves the bay; {} shows what this host lacks", [Action::Doctor]),
+        Hint::new(
+            "until it is open, nothing leaves the bay; {} shows what this host lacks",
+            [Action::Doctor],
+        ),
     )
 }

@@ -17,7 +17,10 @@ pub(crate) fn too_many_grants(bay: &str) -> CoreError {
     CoreError::new(
         ErrorCode::NotEnough,
         format!("{bay} has {MAX_GRANTS} grants, the most allowed"),
-        Hint::new("{} revokes one; for a permission that is needed often, write a rule into the policy", [Action::RemoveGrant(bay.into())]),
+        Hint::new(
+            "{} revokes one; for a permission that is needed often, write a rule into the policy",
+            [Action::RemoveGrant(bay.into())],
+        ),
     )
 }
 

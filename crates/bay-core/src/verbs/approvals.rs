@@ -253,7 +253,9 @@ fn checked_time(wanted: &Allow) -> Result<Option<u64>, CoreError> {
             "the time of the allow is missing, zero or too long",
             format!("give 1 to {MAX_ALLOW_S} s; --save makes a permanent rule"),
         )),
-        (_, Some(_)) => Err(invalid("a time was given for an allow without a time limit", "use the reach \"for\"")),
+        (_, Some(_)) => {
+            Err(invalid("a time was given for an allow without a time limit", "use the reach \"for\""))
+        }
         (_, None) => Ok(None),
     }
 }

@@ -202,9 +202,11 @@ async fn start_bay(
     let fits = |row: &BayRow| {
         not_deleting(row, "started")?;
         match row.state {
-            State::Paused => {
-                Err(misfit(row, "started", Hint::new("{} resumes it", [Action::ResumeBay((&row.name).into())])))
-            }
+            State::Paused => Err(misfit(
+                row,
+                "started",
+                Hint::new("{} resumes it", [Action::ResumeBay((&row.name).into())]),
+            )),
             _ => Ok(()),
         }
     };

@@ -207,10 +207,7 @@ async fn prepare(
         return Err(CoreError::new(
             ErrorCode::ImageNotFound,
             format!("there is no image {:?}", create.image),
-            Hint::new(
-                "{} lists the images; {} imports one",
-                [Action::ListImages, Action::ImportImage],
-            ),
+            Hint::new("{} lists the images; {} imports one", [Action::ListImages, Action::ImportImage]),
         ));
     }
     reporter.stage("importing the image");

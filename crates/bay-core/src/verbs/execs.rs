@@ -454,7 +454,10 @@ pub(crate) async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> R
         Err(error) if !passing => error,
         _ => CoreError::new(
             ErrorCode::Interrupted,
-            format!("the output of this exec in the bay {} cannot be followed right now: the bay's guest does not answer", handle.name),
+            format!(
+                "the output of this exec in the bay {} cannot be followed right now: the bay's guest does not answer",
+                handle.name
+            ),
             "repeat the command in a moment",
         ),
     })

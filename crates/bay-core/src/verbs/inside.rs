@@ -200,7 +200,9 @@ async fn checkpoint(
     if all.iter().filter(|one| one.by == who.by()).count() >= MAX_FROM_INSIDE {
         return Err(CoreError::new(
             ErrorCode::NotEnough,
-            format!("the bay has {MAX_FROM_INSIDE} checkpoints that were made from inside it, the most allowed"),
+            format!(
+                "the bay has {MAX_FROM_INSIDE} checkpoints that were made from inside it, the most allowed"
+            ),
             "ask the operator of the bay to remove some",
         ));
     }

@@ -67,8 +67,12 @@ pub async fn read(daemon: &Daemon, who: &Principal) -> Result<String, CoreError>
         let count = rows.iter().filter(|row| row.state == state).count();
         states.sample(&[("state", state.as_str())], number(count as u64));
     }
-    all.family("workbay_bays_without_series", Kind::Gauge, "Bays without series of their own, because there are too many bays.")
-        .sample(&[], number(rows.len().saturating_sub(MAX_BAYS) as u64));
+    all.family(
+        "workbay_bays_without_series",
+        Kind::Gauge,
+        "Bays without series of their own, because there are too many bays.",
+    )
+    .sample(&[], number(rows.len().saturating_sub(MAX_BAYS) as u64));
     all.family("workbay_events_head", Kind::Gauge, "Number of the last event of the record.")
         .sample(&[], number(head));
     execs(&mut all, daemon, running);

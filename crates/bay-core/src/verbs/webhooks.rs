@@ -121,7 +121,13 @@ async fn send_test(daemon: &Daemon, id: &str) -> Result<Delivery, CoreError> {
     let hook = find(daemon, id)?;
     let _ = hook.attempt(&daemon.egress, &message("test", None)).await;
     let last = hook.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    last.ok_or_else(|| CoreError::new(ErrorCode::Interrupted, "the result of the test message is not known", "test the webhook again"))
+    last.ok_or_else(|| {
+        CoreError::new(
+            ErrorCode::Interrupted,
+            "the result of the test message is not known",
+            "test the webhook again",
+        )
+    })
 }
 
 /// Sends messages about every change of an approval. Never returns.

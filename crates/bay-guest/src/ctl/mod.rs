@@ -309,7 +309,9 @@ impl Ctl {
             .ok_or_else(|| {
                 ApiError::new(
                     ErrorCode::InvalidInput,
-                    format!("a bay can be kept from its idle stop for 1 to {MAX_HOLD_S} seconds, not {seconds}"),
+                    format!(
+                        "a bay can be kept from its idle stop for 1 to {MAX_HOLD_S} seconds, not {seconds}"
+                    ),
                     "use a shorter time, and repeat the command when it is over",
                 )
             })?;

@@ -254,7 +254,11 @@ fn a_bundle_that_cannot_be_read_is_not_replaced() {
         root.trust(&authority("Gateway"));
         assert!(root.text(unreadable) == long, "{unreadable} was replaced");
         assert!(root.log().contains(unreadable), "{}", root.log());
-        assert_eq!(root.at(DEBIAN).exists(), unreadable == DEBIAN, "a bundle with few certificates would hide it");
+        assert_eq!(
+            root.at(DEBIAN).exists(),
+            unreadable == DEBIAN,
+            "a bundle with few certificates would hide it"
+        );
         assert!(!root.at(".bay/ca-bundle.crt").is_symlink(), "clients use their own bundle");
         assert_eq!(fs::read(root.at("opt/jdk/lib/security/cacerts")).unwrap(), b"0\x82 encrypted");
         // It can be read again.

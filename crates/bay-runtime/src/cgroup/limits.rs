@@ -189,8 +189,7 @@ pub(super) fn write(path: &Path, value: &str) -> Result<(), Failure> {
 }
 
 fn missing(controller: &str) -> Failure {
-    let what =
-        format!("this host has no {controller} controller, so the requested limit cannot be enforced");
+    let what = format!("this host has no {controller} controller, so the requested limit cannot be enforced");
     Failure::new(STEP, what, io::Error::from(io::ErrorKind::Unsupported))
 }
 
