@@ -36,7 +36,7 @@ pub(crate) fn used_up() -> CoreError {
     CoreError::new(
         ErrorCode::NotEnough,
         format!(
-            "requests from inside this bay have filled the {QUOTA_MIB} MiB that they may use in the record"
+            "this bay has used up the {QUOTA_MIB} MiB that requests from inside it may add to the record"
         ),
         "ask the operator to do it from outside; a fork of the bay has a quota of its own",
     )
