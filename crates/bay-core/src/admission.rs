@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(refusal.code, ErrorCode::NotEnough);
         assert_eq!(
             refusal.message,
-            "it needs 901 MiB of memory, and this host has 900 MiB to give: 100 MiB stay with the host"
+            "it needs 901 MiB of memory, and this host can give 900 MiB: 100 MiB stay with the host"
         );
     }
 
