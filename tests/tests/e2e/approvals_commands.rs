@@ -190,10 +190,10 @@ fn approval_hidden_a_card_shows_every_part_of_a_command() {
     let padding = " ".repeat(20_000);
     let hidden = add_inside(&["x", "--no-wait", "--", "make", &padding, "--push-to-production"]);
     let refused = daemon.bay(&hidden).exits(5);
-    assert!(refused.errors().contains("of which a card shows 4096"), "{refused}");
+    assert!(refused.errors().contains("of which an approval card shows 4096"), "{refused}");
     let outside =
         daemon.bay(&["exec", "b", "--ask", "--", "make", &padding, "--push-to-production"]).exits(125);
-    assert!(outside.errors().contains("of which a card shows 4096"), "{outside}");
+    assert!(outside.errors().contains("of which an approval card shows 4096"), "{outside}");
     let open = daemon.bay(&["approvals", "--json"]).ok().json();
     assert_eq!(open.as_array().map(Vec::len), Some(0), "{open:#}");
 
