@@ -12,8 +12,9 @@ use flate2::write::GzEncoder;
 use http::{Request, Response};
 use hyper::body::Incoming;
 
-/// The size of the bomb when decompressed, and how often it is sent.
+/// The size of the bomb when decompressed.
 const OPENED_MIB: usize = 512;
+/// How often the bomb is sent.
 const TIMES: usize = 4;
 /// Much less than one decompressed bomb.
 const MOST_MIB: u64 = 48;

@@ -19,8 +19,9 @@ use crate::image::{self, which};
 use crate::suite::{self, Lack, Scratch};
 use crate::wait::within;
 
-/// Set by `./test`: the kernel to boot and the directory of its modules.
+/// Set by `./test`: the kernel to boot.
 const KERNEL: &str = "BAY_TEST_KERNEL";
+/// Set by `./test`: the directory of the kernel's modules.
 const MODULES: &str = "BAY_TEST_MODULES";
 const EMULATOR: &str = "qemu-system-x86_64";
 /// Modules of the kernel that bays need.

@@ -39,8 +39,9 @@ const RUNSC_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long a guest may take to answer on a new connection.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
-/// Connections that the sandbox may reset before the guest counts as unreachable, and the pause after each.
+/// Most connections in a row that the sandbox may reset before the guest counts as unreachable.
 const MAX_RESETS: u32 = 5;
+/// Pause after each reset, before the next connection.
 const AFTER_RESET: Duration = Duration::from_millis(20);
 
 const NO_MEMORY: &str =

@@ -54,7 +54,7 @@ pub enum BackendError {
     Helper(#[source] io::Error),
     #[error("the runtime helper failed at step {step}: {message}")]
     Step { step: String, message: String },
-    #[error("the runtime helper did not come to an end and was killed")]
+    #[error("the runtime helper did not end in time and was killed")]
     HelperSlow,
     #[error("the runtime helper ended without an answer ({status})")]
     HelperLost { status: String },
@@ -66,13 +66,13 @@ pub enum BackendError {
     #[error("{0}")]
     LimitUnsupported(String),
     /// This host cannot capture memory at all.
-    #[error("memory cannot be kept on this host: {0}")]
+    #[error("memory cannot be captured on this host: {0}")]
     MemoryUnsupported(String),
     /// Something in the bay cannot be captured. Nothing was stopped.
-    #[error("the bay's memory cannot be kept: {}", listed(.0))]
+    #[error("the bay's memory cannot be captured: {}", listed(.0))]
     Obstacles(Vec<Obstacle>),
     /// The caller's own part of a capture failed.
-    #[error("the capture was given up: {0}")]
+    #[error("the capture was abandoned: {0}")]
     Snapshot(String),
     /// The driver's disk returned an error, which says what to do about it.
     #[error("{}", .0.message)]

@@ -124,7 +124,7 @@ impl Ctl {
             Verb::Hold { time } => {
                 let path = format!("/v1/hold?seconds={time}");
                 let hold: Hold = guest.post(&path, &()).await?;
-                self.print(&hold, || held(hold))
+                self.print(&hold, || hold_text(hold))
             }
             Verb::Checkpoint { ref message } => {
                 let body = Message { message: message.clone() };
@@ -144,7 +144,10 @@ impl Ctl {
             Verb::Restore { checkpoint } => {
                 let before: CheckpointView = guest.post(&format!("/v1/restore/{checkpoint}"), &()).await?;
                 self.print(&before, || {
-                    format!("this bay is being restored to {checkpoint}; its state before is {}", before.name)
+                    format!(
+                        "this bay is being restored to {checkpoint}; its previous state is {}",
+                        before.name
+                    )
                 })
             }
             Verb::Diff(what) => {
@@ -153,7 +156,7 @@ impl Ctl {
                 diff::show(found.lines, &what, self.json)?;
                 if cut {
                     crate::output::talk(
-                        "there is more than can be shown here: --stat, or a later --from, shows less",
+                        "the comparison is too long to show completely; --stat or a later --from makes it shorter",
                     );
                 }
                 Ok(0)
@@ -161,7 +164,7 @@ impl Ctl {
             Verb::Services(services) => services.run(guest, self.json).await,
             Verb::Release => {
                 let hold: Hold = guest.delete("/v1/hold").await?;
-                self.print(&hold, || held(hold))
+                self.print(&hold, || hold_text(hold))
             }
         }
     }
@@ -217,7 +220,7 @@ fn allowed(can: &Can) -> String {
         format!("workspace  {}", visible(&can.workspace.to_string_lossy())),
         format!("mounts     {mounts}"),
         format!("limits     {}", limits(&can.limits)),
-        format!("held       {}", can.hold_until.map_or_else(|| "no".to_owned(), |at| format!("until {at}"))),
+        format!("kept awake {}", can.hold_until.map_or_else(|| "no".to_owned(), |at| format!("until {at}"))),
     ]
     .join("\n")
 }
@@ -241,8 +244,8 @@ fn egress(told: &InsideEgress) -> String {
     lines.join("\n")
 }
 
-fn held(hold: Hold) -> String {
-    hold.hold_until.map_or_else(|| "not held".to_owned(), |at| format!("held until {at}"))
+fn hold_text(hold: Hold) -> String {
+    hold.hold_until.map_or_else(|| "not kept awake".to_owned(), |at| format!("kept awake until {at}"))
 }
 
 fn limits(limits: &Limits) -> String {

@@ -7,17 +7,17 @@ use bay_bench::Bench;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    approvals, attach, audit, backends, bench, branch, bundle, checkpoint, checkpoints, compare, completions, cp, df,
-    diff, doctor, egress, exec, execs, fork, forward, grants, images, install, kill, logs, ls, notify, pause,
-    policy, pool, ports, promote, replace, repos, restore, resume, review, rm, secret, services, set, shell,
-    show, start, stop, story, timeline, uninstall, up, watch, workspaces,
+    approvals, attach, audit, backends, bench, branch, bundle, checkpoint, checkpoints, compare, completions,
+    cp, df, diff, doctor, egress, exec, execs, fork, forward, grants, images, install, kill, logs, ls,
+    notify, pause, policy, pool, ports, promote, replace, repos, restore, resume, review, rm, secret,
+    services, set, shell, show, start, stop, story, timeline, uninstall, up, watch, workspaces,
 };
 use crate::daemon_in_this_executable::DaemonInThisExecutable;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
+use crate::misuse::{self, Misuse};
 use crate::serve_options::Serve;
 use crate::top::Top;
-use crate::misuse::{self, Misuse};
 use crate::{one_thread, output};
 
 /// Persistent, isolated Linux workstations for coding agents.

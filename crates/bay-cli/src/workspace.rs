@@ -136,7 +136,7 @@ async fn plan_repository(
 fn plan_directory(path: PathBuf, reference: Option<&str>) -> Result<Plan, ApiError> {
     if reference.is_some() {
         return Err(invalid(
-            format!("--ref was given, but {} is no git repository", path.display()),
+            format!("--ref was given, but {} is not a git repository", path.display()),
             "leave --ref out",
         ));
     }

@@ -67,7 +67,7 @@ pub async fn lines<T: DeserializeOwned, E: From<ApiError>>(
             }
         }
         if lines.unfinished() > longest {
-            return Err(broken("a line has no end").into());
+            return Err(broken("a line of its answer is too long").into());
         }
     }
     Err(broken("it stopped before it said how the work ended").into())

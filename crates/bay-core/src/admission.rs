@@ -64,11 +64,11 @@ impl Shortage {
     pub(crate) fn refusal(&self, what: &str, hint: impl Into<Hint>) -> CoreError {
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
         let Self { needed, room, reserve, busy } = *self;
-        let others = if busy { " and other bays that are coming back" } else { "" };
+        let others = if busy { ", and other bays that are being restored need some" } else { "" };
         CoreError::new(
             ErrorCode::NotEnough,
             format!(
-                "{what} needs {} MiB of memory, and this host has {} MiB to give: {} MiB stay with the host{others}",
+                "{what} needs {} MiB of memory, and this host can give {} MiB: {} MiB stay with the host{others}",
                 mib(needed),
                 room >> 20,
                 mib(reserve),
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(refusal.code, ErrorCode::NotEnough);
         assert_eq!(
             refusal.message,
-            "it needs 901 MiB of memory, and this host has 900 MiB to give: 100 MiB stay with the host"
+            "it needs 901 MiB of memory, and this host can give 900 MiB: 100 MiB stay with the host"
         );
     }
 

@@ -102,8 +102,8 @@ pub(crate) fn refusal(error: &BackendError) -> CoreError {
             return CoreError::new(
                 ErrorCode::BayFailed,
                 error.to_string(),
-                "only what it waits for can release it: a disk, or a directory of the host that the bay has mounted; \
-                 a stop or removal that was asked for goes on by itself then",
+                "it ends when the disk, or the directory of the host that is mounted in the bay, responds again; \
+                 a requested stop or removal then continues by itself",
             );
         }
         BackendError::LimitInUse(_) => {
@@ -111,7 +111,7 @@ pub(crate) fn refusal(error: &BackendError) -> CoreError {
                 ErrorCode::BayState,
                 error.to_string(),
                 Hint::new(
-                    "end something in it first ({}), or give it more; the old limits hold",
+                    "end some of its commands first ({} lists them), or set a higher limit; the old limits remain",
                     [Action::ListExecs(HintBay::OfRequest)],
                 ),
             );
@@ -120,7 +120,7 @@ pub(crate) fn refusal(error: &BackendError) -> CoreError {
             return CoreError::new(
                 ErrorCode::HostUnfit,
                 error.to_string(),
-                Hint::new("leave that limit out; {} tells which controllers this host has", [Action::Doctor]),
+                Hint::new("leave that limit out; {} shows which controllers this host has", [Action::Doctor]),
             );
         }
         BackendError::MemoryUnsupported(_) => {
@@ -128,7 +128,7 @@ pub(crate) fn refusal(error: &BackendError) -> CoreError {
                 ErrorCode::HostUnfit,
                 error.to_string(),
                 Hint::new(
-                    "{} keeps the files; {} tells what memory needs",
+                    "{} captures the files alone; {} shows what a memory checkpoint needs",
                     [Action::FilesOnly, Action::Doctor],
                 ),
             );
@@ -138,7 +138,7 @@ pub(crate) fn refusal(error: &BackendError) -> CoreError {
                 ErrorCode::BayState,
                 error.to_string(),
                 Hint::new(
-                    "end what is named and try again, or keep the files alone with {}",
+                    "end the processes named above and try again, or capture the files alone with {}",
                     [Action::FilesOnly],
                 ),
             );
@@ -147,7 +147,7 @@ pub(crate) fn refusal(error: &BackendError) -> CoreError {
             return CoreError::new(
                 ErrorCode::MemoryUnavailable,
                 error.to_string(),
-                Hint::new("its files can be had everywhere: {}", [Action::FilesOnly]),
+                Hint::new("use its files alone, which every host can restore: {}", [Action::FilesOnly]),
             );
         }
         _ => {}
@@ -156,7 +156,7 @@ pub(crate) fn refusal(error: &BackendError) -> CoreError {
         ErrorCode::BayFailed,
         bay_types::error::chain(error),
         Hint::new(
-            "{} tells what this host lacks; {} tries again",
+            "{} shows what this host lacks; {} tries again",
             [Action::Doctor, Action::StartBay(HintBay::OfRequest)],
         ),
     )

@@ -389,7 +389,7 @@ impl GuestChannel {
         CoreError::new(
             ErrorCode::GuestUnreachable,
             format!("the guest of this bay cannot be reached: {why}"),
-            Hint::new("{} tells its state", [Action::ShowBay(HintBay::OfRequest)]).and(new_guest()),
+            Hint::new("{} shows its state", [Action::ShowBay(HintBay::OfRequest)]).and(new_guest()),
         )
     }
 

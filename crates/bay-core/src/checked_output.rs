@@ -68,7 +68,7 @@ impl Checking {
 fn broke_off() -> CoreError {
     CoreError::new(
         ErrorCode::Interrupted,
-        "the guest's answer broke off before the end of the output",
+        "the guest's answer ended before the end of the output",
         "repeat the command in a moment",
     )
 }

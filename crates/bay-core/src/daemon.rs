@@ -97,8 +97,8 @@ impl Daemon {
         tokio::time::timeout(ALONE_WITHIN, self.making.write()).await.map_err(|_| {
             CoreError::new(
                 ErrorCode::Interrupted,
-                "a bay is being made right now, and may be made from what is to be removed",
-                "repeat the command when it is done",
+                "a bay is being made right now, and may need what would be removed",
+                "repeat the command when the bay is made",
             )
         })
     }
@@ -109,8 +109,8 @@ impl Daemon {
             Ok(Ok(turn)) => Ok(turn),
             Ok(Err(_)) | Err(_) => Err(CoreError::new(
                 ErrorCode::Interrupted,
-                format!("{MAX_UPLOADS} repositories are being uploaded already"),
-                "repeat the command when some of them are done",
+                format!("{MAX_UPLOADS} repositories are being uploaded, the most allowed at a time"),
+                "repeat the command when one of the uploads has ended",
             )),
         }
     }

@@ -57,7 +57,7 @@ pub(crate) fn authority(
         }
         _ => Authority::generate(&format!("Workbay bay {}", bay.short())).map_err(|e| bad(&e))?,
     };
-    keep(&path, &made, keys)?;
+    write_authority(&path, &made, keys)?;
     Ok(made)
 }
 
@@ -71,11 +71,11 @@ fn inherit(data_dir: &Path, bay: BayId, parent: BayId, keys: &Keyring) -> Result
         _ => {}
     }
     // Written last: a reader that finds the authority finds the names too.
-    keep(&to.join(AUTHORITY), &authority, keys)?;
+    write_authority(&to.join(AUTHORITY), &authority, keys)?;
     Ok(authority)
 }
 
-fn keep(path: &Path, authority: &Authority, keys: &Keyring) -> Result<(), CoreError> {
+fn write_authority(path: &Path, authority: &Authority, keys: &Keyring) -> Result<(), CoreError> {
     let text = zeroize::Zeroizing::new(
         serde_json::to_vec(&authority.saved()).map_err(|e| failed("writing", path, &e))?,
     );

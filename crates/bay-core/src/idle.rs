@@ -24,10 +24,12 @@ use tokio::time::Instant;
 
 use crate::registry::BayHandle;
 
-/// How many measurements are made in the time after which a bay is stopped, and the bounds of the pause between two.
-/// Each measurement makes the guest answer a request, which must not keep the bay busy.
+/// How many measurements are made in the time after which a bay is stopped. Each makes the guest answer a request,
+/// which must not keep the bay busy.
 const LOOKS: u32 = 4;
+/// Shortest pause between two measurements.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
+/// Longest pause between two measurements.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// A bay that uses more than this part of one processor is busy. Databases and watchers at rest stay below.
 const BUSY_CPU: f64 = 0.02;
@@ -138,7 +140,11 @@ async fn stop(store: &Store, handle: &BayHandle, idle_stop_s: u64) -> Result<(),
     let why = format!("idle for {}", readable_duration(idle_stop_s));
     let fits = |row: &BayRow| match (row.desired, row.state) {
         (Desired::Running, State::Running) if row.replace_with.is_none() => Ok(()),
-        _ => Err(CoreError::new(ErrorCode::BayState, "somebody asked for something else meanwhile", "")),
+        _ => Err(CoreError::new(
+            ErrorCode::BayState,
+            "the bay got another request meanwhile",
+            "repeat the command",
+        )),
     };
     let draft = Draft::of(BayIdleStop { idle_s: idle_stop_s });
     handle

@@ -121,7 +121,7 @@ impl Ledger {
             ErrorCode::LedgerBroken,
             format!("the ledger of {} does not hold: {why}", self.key.public().log()),
             format!(
-                "copy the data directory as evidence, then restore bay.db from a backup; moving {} away begins anew, and everybody who knows an older head will see that",
+                "copy the data directory as evidence, then restore bay.db from a backup; moving {} away starts a new ledger, which everybody who has an older head will notice",
                 self.head_path.display()
             ),
         )
@@ -146,7 +146,7 @@ impl Ledger {
             write_private(&path, &note).map_err(|error| {
                 CoreError::new(
                     crate::open_error::io_code(&error),
-                    format!("the ledger's head {} could not be kept: {error}", path.display()),
+                    format!("the ledger's head could not be saved to {}: {error}", path.display()),
                     "check that the disk of the data directory is writable and not full",
                 )
             })

@@ -18,7 +18,7 @@ pub enum OpenError {
     },
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("what an earlier daemon left could not be put in order: {0}")]
+    #[error("the state that an earlier daemon left could not be repaired: {0}")]
     Adopt(CoreError),
     #[error("the ledger's key {} cannot be used: {why}", path.display())]
     LedgerKey { path: PathBuf, why: String },

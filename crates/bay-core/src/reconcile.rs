@@ -236,7 +236,7 @@ impl Reconciler {
         }
         Err(CoreError::new(
             ErrorCode::Internal,
-            format!("the bay {} does not come to rest", self.handle.name),
+            format!("the bay {} does not reach a stable state", self.handle.name),
             "this is a defect of Workbay; the daemon's log has the details",
         ))
     }

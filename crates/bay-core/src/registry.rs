@@ -299,8 +299,8 @@ impl BayHandle {
             Ok(Ok(settled)) => Ok(settled.clone()),
             Ok(Err(_)) | Err(_) => Err(CoreError::new(
                 ErrorCode::Interrupted,
-                format!("the bay {} is still on its way after {} s", self.name, within.as_secs()),
-                Hint::new("the work goes on; {} tells how far it is", [Action::ShowBay((&self.name).into())]),
+                format!("the bay {} is not ready after {} s", self.name, within.as_secs()),
+                Hint::new("the daemon continues; {} shows the state", [Action::ShowBay((&self.name).into())]),
             )),
         }
     }
@@ -443,7 +443,7 @@ impl Registry {
         found.cloned().ok_or_else(|| {
             let shown: String = given.chars().take(BayName::MAX_LEN * 2).collect();
             let names = bays.values().map(|handle| handle.name.as_str());
-            let list = Hint::new("{} shows the bays there are", [Action::ListBays]);
+            let list = Hint::new("{} lists the bays", [Action::ListBays]);
             let hint = match closest(&shown, names) {
                 Some(name) => Hint::from(format!("did you mean {name}? ")).then(list),
                 None => list.and(Hint::new("{} makes one", [Action::MakeNamedBay])),

@@ -196,7 +196,7 @@ fn to_api(error: &SpoolError) -> CoreError {
         ErrorCode::PathNotFound,
         bay_types::error::chain(error),
         Hint::new(
-            "the output of this exec is gone; {} shows what is known of it",
+            "the output of this exec is gone; {} lists the execs with their results",
             [Action::ListExecs(HintBay::OfRequest)],
         ),
     )

@@ -35,7 +35,7 @@ pub(crate) fn name(given: &str) -> Result<BayName, CoreError> {
 pub(crate) fn limits(limits: &Limits, host: HostSize) -> Result<(), CoreError> {
     let low = |flag: &str, given: String, least: String| {
         Err(invalid(
-            format!("{flag} {given} is less than a bay can live with"),
+            format!("{flag} {given} is too little for a bay"),
             format!("give at least {least}, or leave {flag} out"),
         ))
     };
@@ -151,7 +151,7 @@ fn plain_absolute(path: &Path) -> bool {
 pub(crate) fn mounts(mounts: &[Mount]) -> Result<(), CoreError> {
     if mounts.len() > MAX_MOUNTS {
         return Err(invalid(
-            format!("{} mounts were asked for; a bay has at most {MAX_MOUNTS}", mounts.len()),
+            format!("{} mounts are too many: a bay can have at most {MAX_MOUNTS}", mounts.len()),
             "mount a common parent directory instead",
         ));
     }
@@ -166,7 +166,10 @@ pub(crate) fn mounts(mounts: &[Mount]) -> Result<(), CoreError> {
         }
         if mount.target == Path::new("/") || KEPT_TARGETS.iter().any(|kept| mount.target.starts_with(kept)) {
             return Err(invalid(
-                format!("{:?} inside a bay is its own and cannot be mounted over", shown(&mount.target)),
+                format!(
+                    "{:?} in a bay belongs to the bay itself and cannot be replaced by a mount",
+                    shown(&mount.target)
+                ),
                 "choose another target, such as one under /mnt",
             ));
         }
@@ -213,7 +216,7 @@ pub(crate) fn create(create: &BayCreate, host: HostSize) -> Result<Option<BayNam
     if create.image.is_empty() || create.image.len() > MAX_PATH || create.image.contains('\0') {
         return Err(invalid(
             "the image's name is empty or too long",
-            Hint::new("{} shows the images there are", [Action::ListImages]),
+            Hint::new("{} lists the images", [Action::ListImages]),
         ));
     }
     Ok(name)

@@ -74,7 +74,7 @@ pub(crate) fn unix(path: &Path, group: Option<u32>) -> Result<(UnixListener, Own
         Ok(meta) if !meta.file_type().is_socket() => {
             return Err(failed(std::io::Error::new(
                 std::io::ErrorKind::AlreadyExists,
-                "something that is no socket is in its place",
+                "something that is not a socket is in its place",
             )));
         }
         _ => {}

@@ -21,7 +21,7 @@ pub enum ServeError {
     },
     #[error("the data directory {} belongs to the user with the id {owner}, not to the one the daemon runs as", path.display())]
     Foreign { path: PathBuf, owner: u32 },
-    #[error("another daemon{} has the data directory {}", holder(*pid), path.display())]
+    #[error("another daemon{} uses the data directory {}", holder(*pid), path.display())]
     Busy { path: PathBuf, pid: Option<u32> },
     #[error("the executable {} could not be copied into the data directory", path.display())]
     Executable {
@@ -67,8 +67,7 @@ impl ServeError {
             ),
             Self::Foreign { .. } => (
                 ErrorCode::InvalidInput,
-                "give another --data-dir; what is in a directory of somebody else's is theirs to change"
-                    .to_owned(),
+                "give another --data-dir; the owner of this one could change the daemon's files".to_owned(),
             ),
             Self::Busy { .. } => (
                 ErrorCode::DataDirBusy,

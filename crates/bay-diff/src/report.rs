@@ -19,7 +19,7 @@ pub type Hear<'a> = &'a mut dyn FnMut(Told) -> ControlFlow<()>;
 #[derive(Debug, thiserror::Error)]
 pub enum DiffError {
     /// The caller cancelled it.
-    #[error("the comparison was given up")]
+    #[error("the comparison was stopped")]
     Stopped,
     #[error("could not read the top of the tree")]
     Top(#[source] io::Error),

@@ -71,7 +71,7 @@ fn brief(entries: &[DiffEntry]) -> Vec<(Change, &str)> {
 }
 
 #[test]
-fn files_in_git_directories_are_omitted_unless_git_runs_them() {
+fn files_in_git_directories_are_compared_only_if_the_options_say_so() {
     let pair = Pair::new();
     pair.put(".git/HEAD", Some("a"), Some("b"));
     pair.put(".git/hooks/pre-commit", None, Some("#!/bin/sh\n"));
@@ -105,7 +105,7 @@ fn a_reader_that_stops_ends_the_comparison() {
 }
 
 #[test]
-fn an_empty_tree_can_be_compared() {
+fn a_missing_tree_counts_as_empty() {
     let pair = Pair::new();
     pair.put("d/f", None, Some("x\n"));
     let b = fs::File::open(pair.b()).unwrap();

@@ -11,8 +11,9 @@ use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 
-/// How many more bytes of a refused upload are read, and for how long.
+/// How many more bytes of a refused upload are read.
 const DRAINED_BYTES: usize = 1 << 30;
+/// How long they are read.
 const DRAINED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Lends a request's body to a verb. When the verb drops it, the rest of the body is returned.

@@ -37,7 +37,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
         serde_json::from_slice(&bytes).map(Self).map_err(|e| {
             Failure(CoreError::new(
                 ErrorCode::InvalidInput,
-                format!("the request's body does not fit: {}", plain_text(&e.to_string())),
+                format!("the request's body is not valid: {}", plain_text(&e.to_string())),
                 "the CLI and the daemon may be of different releases; compare `bay --version` on both",
             ))
         })

@@ -304,7 +304,7 @@ fn info(protocol: u32) -> String {
 const OK: Exit = Exit { reason: EndReason::Exited, code: Some(0), signal: None };
 
 #[tokio::test]
-async fn every_error_including_the_routers_own_is_json_with_a_code() {
+async fn errors_including_the_routers_own_are_json_with_a_code() {
     let rig = rig().await;
     rig.bay("web", State::Stopped).await;
     for (method, path, body, status, code) in [

@@ -26,8 +26,9 @@ use crate::limits::MAX_LEAVES;
 
 /// How long an authority is valid: longer than any bay lives.
 const AUTHORITY_DAYS: i64 = 3650;
-/// How long a leaf is valid, and after what time the gateway replaces it.
+/// How long a leaf is valid.
 const LEAF_DAYS: i64 = 30;
+/// The age at which the gateway replaces a leaf.
 const LEAF_RENEWAL: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Certificates are valid from before their creation, because the clock in a bay may differ.
 const BACKDATED_DAYS: i64 = 2;

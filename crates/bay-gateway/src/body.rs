@@ -25,15 +25,15 @@ use crate::sight::{Beginning, ReadAhead};
 /// Why a body ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
-    #[error("the body broke off")]
+    #[error("the body ended too early")]
     Broken(#[source] hyper::Error),
-    #[error("the body stopped moving")]
+    #[error("no more of the body arrived in time")]
     Stalled,
     #[error("the policy no longer allows it")]
     Revoked,
     #[error("it is compressed in a way that cannot be read")]
     Coding(#[from] CodingError),
-    #[error("it has what stands for a secret in it")]
+    #[error("it contains the sentinel of a secret")]
     Sentinel,
     #[error("it is a form that asks for another method")]
     Override,

@@ -54,7 +54,7 @@ struct Hiding {
     carried: Vec<Arc<Guesses>>,
 }
 
-const SENTINEL_IN_BODY: &str = "the body has what stands for a secret in it, which has no place there";
+const SENTINEL_IN_BODY: &str = "the body contains the sentinel of a secret, which is not allowed there";
 
 pub(crate) async fn serve(
     connection: Arc<HttpConnection>,

@@ -25,9 +25,11 @@ pub const MAX_CONNECTIONS: usize = 1024;
 pub const MAX_SSH_CONNECTIONS: usize = 32;
 /// Commands on one SSH connection at a time.
 pub const MAX_SSH_CHANNELS: usize = 8;
-/// The window and the largest packet of an SSH channel, and how many of its messages are queued.
+/// The window of an SSH channel.
 pub const SSH_WINDOW_BYTES: u32 = 1024 * 1024;
+/// The largest packet of an SSH channel.
 pub const SSH_PACKET_BYTES: u32 = 32 * 1024;
+/// How many messages of an SSH channel are queued.
 pub const SSH_CHANNEL_MESSAGES: usize = 16;
 /// Requests of a bay under way at a time, on all its connections together. The gateway answers further ones with 503.
 /// Each may have a connection to an origin, and as much memory as the windows below allow.
@@ -40,16 +42,18 @@ pub const MAX_CLIENT_HELLO: usize = 64 * 1024;
 pub const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Most headers in one head.
 pub const MAX_HEADERS: usize = 200;
-/// Largest header list of HTTP/2, and its compression table.
+/// Largest header list of HTTP/2.
 pub const MAX_HEADER_LIST_BYTES: u32 = 64 * 1024;
+/// Size of the table with which HTTP/2 compresses headers.
 pub const HEADER_TABLE_BYTES: u32 = 4096;
 /// Requests on one HTTP/2 connection at a time.
 pub const MAX_STREAMS: u32 = 128;
 /// Streams that a client reset before the gateway handled them, and streams that violated the protocol, before the
 /// connection ends.
 pub const MAX_RESET_STREAMS: usize = 32;
-/// HTTP/2 windows of one stream and of one connection.
+/// HTTP/2 window of one stream.
 pub const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+/// HTTP/2 window of one connection.
 pub const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 pub const SEND_BUFFER_BYTES: usize = 256 * 1024;
 /// Largest HTTP/2 frame that is accepted.
@@ -58,15 +62,18 @@ pub const MAX_FRAME_BYTES: u32 = 64 * 1024;
 pub const MAX_FIRST_LINE_BYTES: usize = 8 * 1024;
 /// How much of a request's body is read and discarded after the answer, and for how long.
 pub const MAX_REST_BYTES: usize = 4 * 1024 * 1024;
+/// How long it is read and discarded.
 pub const REST_WITHIN: Duration = Duration::from_secs(5);
-/// How much of a request's body is read before the decision, if the decider asks for it, and for how long.
+/// How much of a request's body is read before the decision, if the decider asks for it.
 pub const MAX_LOOK_BYTES: usize = 64 * 1024;
+/// How long it is read before the decision.
 pub const LOOK_WITHIN: Duration = Duration::from_secs(5);
 /// The pause in a push over SSH after which a person is shown what has arrived.
 pub const PACK_QUIET: Duration = Duration::from_millis(300);
-/// Idle connections that are kept, per origin and in total. Requests that arrive together are decided together, and
-/// all their connections are idle meanwhile. With a lower limit most of these would be opened anew each time.
+/// Idle connections that are kept per origin. Requests that arrive together are decided together, and all their
+/// connections are idle meanwhile. With a lower limit most of these would be opened again each time.
 pub const MAX_IDLE_PER_ORIGIN: usize = 128;
+/// Idle connections that are kept in total.
 pub const MAX_IDLE: usize = 256;
 /// Bytes that one body passes on before it yields to the others. This is less than a socket buffer, so that bodies
 /// with a larger buffer get no larger share.

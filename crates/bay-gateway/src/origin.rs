@@ -30,8 +30,9 @@ use crate::limits::{
 use crate::stream::{Gathering, Io};
 use crate::upstream::{self, DialError, Dialled, Upstream, own_addresses, own_words, seconds};
 
-/// The interval and the timeout of pings on an HTTP/2 connection to an origin.
+/// Interval of pings on an HTTP/2 connection to an origin.
 const PING_EVERY: Duration = Duration::from_secs(30);
+/// Timeout of a ping.
 const PING_WITHIN: Duration = Duration::from_secs(20);
 /// How long a connection may take to be ready for its next request.
 const READY_WITHIN: Duration = Duration::from_secs(5);

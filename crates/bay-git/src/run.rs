@@ -29,8 +29,9 @@ const SILENCE: Duration = Duration::from_secs(300);
 pub const LONG_SILENCE: Duration = Duration::from_secs(4 * 3600);
 /// Interval between the checks whether the operation may continue.
 const TICK: Duration = Duration::from_millis(500);
-/// Most bytes that are kept of its output and of its messages.
+/// Most bytes of its output that are kept.
 const MAX_OUTPUT: u64 = 64 * 1024 * 1024;
+/// Most bytes of its messages (standard error) that are kept.
 const MAX_MESSAGES: usize = 16 * 1024;
 
 /// Settings of every run. The command line has precedence over any file.

@@ -10,9 +10,10 @@ use crate::users;
 /// The directory of Workbay's own programs is last, so it hides no program of the bay.
 pub(crate) const DEFAULT_PATH: &str =
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/.bay/bin";
-/// Variables that are taken from the file, and their length together. The kernel starts nothing with an environment
-/// that is too long. A file that is too long must not stop the commands that would fix it.
+/// Most variables that are taken from the file.
 const MAX_VARIABLES: usize = 256;
+/// Their greatest total length. The kernel starts nothing with an environment that is too long. A file that is too long
+/// must not stop the commands that would fix it.
 const MAX_BYTES: usize = 64 << 10;
 /// Variables that the guest sets for each command.
 const OURS: [&str; 4] = ["HOME", "USER", "LOGNAME", "SHELL"];

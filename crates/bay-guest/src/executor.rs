@@ -3,8 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-/// Threads for files, archives and bulk output. They exist only while there is such work, and a little longer.
+/// Most threads for files, archives and bulk output.
 const BLOCKING_THREADS: usize = 24;
+/// How long such a thread waits for more work before it ends.
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(1);
 const BLOCKING_STACK: usize = 1 << 20;
 

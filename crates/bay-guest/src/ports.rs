@@ -31,8 +31,9 @@ const TCP_LISTEN: &str = "0A";
 /// A datagram socket that is bound but not connected.
 const UDP_BOUND: &str = "07";
 
-/// One search at a time for the daemon, and one for processes of the bay: each needs a thread and may read many files.
+/// One search at a time for the daemon. Each search needs a thread and may read many files.
 static OUTER_TURN: Semaphore = Semaphore::const_new(1);
+/// One search at a time for processes of the bay.
 static INNER_TURN: Semaphore = Semaphore::const_new(1);
 
 /// Answers `GET /v1/ports`. `viewer` is the user inside the bay who asks, or None for the daemon. Processes of other

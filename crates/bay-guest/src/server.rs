@@ -87,8 +87,8 @@ impl Guest {
         self.services.as_ref().map_err(|why| {
             ApiError::new(
                 ErrorCode::PoolDamaged,
-                format!("services cannot be kept in the bay's state: {why}"),
-                "free some of the bay's disk, then stop and start it",
+                format!("the services cannot be stored in the bay's state: {why}"),
+                "free some of the bay's disk, then stop and start the bay",
             )
         })
     }

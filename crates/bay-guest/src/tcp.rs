@@ -28,12 +28,15 @@ pub(crate) async fn route(port: &str, mut request: Request<Incoming>) -> Answer 
     if !asked {
         return Err(invalid(format!("a TCP connection needs the header `Upgrade: {UPGRADE}`")));
     }
-    let port: u16 =
-        port.parse().ok().filter(|port| *port > 0).ok_or_else(|| invalid("the port is no port"))?;
+    let port: u16 = port
+        .parse()
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or_else(|| invalid("the port is not a number from 1 to 65535"))?;
     let slot = Arc::clone(&SLOTS).try_acquire_owned().map_err(|_| {
         ApiError::new(
             ErrorCode::Interrupted,
-            "too many connections end just now",
+            "too many connections are being closed just now",
             "connect again in a moment",
         )
     })?;

@@ -35,9 +35,9 @@ const SIGNED_BY: &str = "\u{2014} ";
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoteError {
-    #[error("this is no key: {0}")]
+    #[error("this is not a key: {0}")]
     Key(&'static str),
-    #[error("this is no signed head: {0}")]
+    #[error("this is not a signed head: {0}")]
     Malformed(&'static str),
     #[error("the head is of the log {found}, and the key is that of {expected}")]
     OtherLog { found: String, expected: String },

@@ -49,13 +49,16 @@ const STEP_MIN: u64 = 256 * MIB;
 const STEP_MAX: u64 = 16 * GIB;
 const STEP_DIVISOR: u64 = 4;
 
-/// How long an unmount waits for the last users, and how often it tries.
+/// How long an unmount waits for the last users.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(3);
+/// Pause between two attempts to unmount.
 const UNMOUNT_RETRY: Duration = Duration::from_millis(10);
 
-/// The offset of the first superblock, and in it the offsets of signature and size.
+/// The offset of the first superblock of btrfs.
 const SUPERBLOCK_AT: u64 = 64 * 1024;
+/// The offset of the signature in the superblock.
 const SIGNATURE_AT: usize = 0x40;
+/// The offset of the filesystem's size in the superblock.
 const TOTAL_BYTES_AT: usize = 0x70;
 const SIGNATURE: &[u8; 8] = b"_BHRfS_M";
 

@@ -48,7 +48,7 @@ pub enum PoolError {
     },
     #[error("the pool {pool} is damaged: {why}")]
     Damaged { pool: PathBuf, why: String },
-    #[error("the pool {pool} is not the one the bays on record were made in: {why}")]
+    #[error("the pool {pool} is not the one in which the recorded bays were made: {why}")]
     Lost { pool: PathBuf, why: &'static str },
     #[error("the pool {pool} is read-only: {why}")]
     ReadOnly { pool: PathBuf, why: &'static str },
@@ -82,7 +82,9 @@ pub enum PoolError {
         "could not import {source_name}: it is an image in layers, as `docker save` writes it, and not the files of a root filesystem"
     )]
     ImageInLayers { source_name: String },
-    #[error("could not import {source_name}: it has no shell (an executable /bin/sh), so no bay could run in it")]
+    #[error(
+        "could not import {source_name}: it has no shell (an executable /bin/sh), so no bay could run in it"
+    )]
     ImageWithoutShell { source_name: String },
     #[error("the bay holds {held_mib} MiB of disk already, more than the {mib} MiB it was to have")]
     QuotaInUse { held_mib: u64, mib: u64 },
@@ -124,10 +126,10 @@ impl PoolError {
                 )),
             ),
             Self::QuotaInUse { .. } => {
-                (ErrorCode::BayState, "remove files in it first, or give it more; the old limits hold".into())
+                (ErrorCode::BayState, "delete files in the bay first, or set a higher limit; the old limits remain".into())
             }
             Self::HostUnfit { .. } => {
-                (ErrorCode::HostUnfit, Hint::new("{} tells what this host lacks", [Action::Doctor]))
+                (ErrorCode::HostUnfit, Hint::new("{} shows what this host lacks", [Action::Doctor]))
             }
             Self::HostFull { reserve_mib: Some(_), .. } => (
                 ErrorCode::PoolFull,
@@ -157,10 +159,16 @@ impl PoolError {
                 ErrorCode::PoolDamaged,
                 "nothing was changed; put the pool back, or name the right one with --pool DIR".into(),
             ),
-            Self::ReadOnly { .. } | Self::TurnedReadOnly { .. } => (
+            Self::ReadOnly { .. } => (
                 ErrorCode::PoolReadOnly,
                 "nothing was changed; the kernel's log (`dmesg`) has the reason; \
                  repair the disk, unmount the pool and start the daemon again"
+                    .into(),
+            ),
+            // In the middle of an operation, a part of it may have been written already.
+            Self::TurnedReadOnly { .. } => (
+                ErrorCode::PoolReadOnly,
+                "the kernel's log (`dmesg`) has the reason; repair the disk, unmount the pool and start the daemon again"
                     .into(),
             ),
             Self::Failing { .. } => (
@@ -173,11 +181,11 @@ impl PoolError {
             Self::Invalid { .. } => (ErrorCode::InvalidInput, "give another value".into()),
             Self::ImageNotFound { .. } => (
                 ErrorCode::ImageNotFound,
-                Hint::new("{} shows what there is; {} makes one", [Action::ListImages, Action::ImportImage]),
+                Hint::new("{} lists the images; {} imports one", [Action::ListImages, Action::ImportImage]),
             ),
             Self::ImageInUse { .. } => (
                 ErrorCode::ImageInUse,
-                Hint::new("remove those bays first; {} shows them", [Action::ListBays]),
+                Hint::new("remove those bays first; {} lists the bays", [Action::ListBays]),
             ),
             Self::ImageImport { .. } => (
                 ErrorCode::ImageImport,
@@ -202,14 +210,14 @@ impl PoolError {
             ),
             Self::KeptNotFound { .. } => (
                 ErrorCode::WorkspaceNotFound,
-                Hint::new("{} shows those there are", [Action::ListWorkspaces]),
+                Hint::new("{} lists the kept workspaces", [Action::ListWorkspaces]),
             ),
             Self::CheckpointNotFound { .. } => (
                 ErrorCode::CheckpointNotFound,
-                Hint::new("{} shows those there are", [Action::ListCheckpoints(HintBay::OfRequest)]),
+                Hint::new("{} lists the checkpoints", [Action::ListCheckpoints(HintBay::OfRequest)]),
             ),
             Self::RepoNotFound { .. } => {
-                (ErrorCode::RepoNotFound, Hint::new("{} shows what there is", [Action::ListRepos]))
+                (ErrorCode::RepoNotFound, Hint::new("{} lists the cached repositories", [Action::ListRepos]))
             }
             Self::RepoFetch { .. } => (
                 ErrorCode::RepoFetch,
@@ -230,7 +238,7 @@ impl PoolError {
             ),
             Self::RepoLocal { .. } => (
                 ErrorCode::InvalidInput,
-                Hint::new("{} sends its commits, the new ones too", [Action::MakeBayFromPath]),
+                Hint::new("{} copies its commits, also the new ones", [Action::MakeBayFromPath]),
             ),
             Self::RepoEmpty { .. } => (
                 ErrorCode::RepoEmpty,
@@ -238,7 +246,7 @@ impl PoolError {
             ),
             Self::RefNotFound { .. } => (
                 ErrorCode::RefNotFound,
-                Hint::new("{} fetches what is new; check the name with `git ls-remote`", [Action::SyncRepos]),
+                Hint::new("{} fetches new commits; check the name with `git ls-remote`", [Action::SyncRepos]),
             ),
             Self::Bundle { .. } => {
                 (ErrorCode::RepoFetch, "check the repository with `git fsck` and try again".into())

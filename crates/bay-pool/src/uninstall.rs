@@ -17,8 +17,9 @@ use crate::files::remove_if_there;
 use crate::subvolume::{entries, remove_all};
 use crate::{Pool, sysfs};
 
-/// How long an unmounted pool file may stay attached to its loop device, and how often that is looked at.
+/// How long an unmounted pool file may stay attached to its loop device.
 const DETACH_PATIENCE: Duration = Duration::from_secs(10);
+/// Pause between two checks whether it is still attached.
 const DETACH_RETRY: Duration = Duration::from_millis(20);
 
 /// What is in a pool, as far as the removal of one daemon's corner needs it.

@@ -62,9 +62,10 @@ const V1_SHOWN: [&str; 6] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "blki
 const V1_NAMED: &str = "name=";
 /// Version 2 controllers that are enabled for bays if the host offers them.
 const V2_CONTROLLERS: [&str; 5] = ["cpu", "memory", "pids", "io", "cpuset"];
-/// Groups that a bay may have below its own, and their depth: enough for nested containers. Each group costs the host
-/// memory that no limit of the bay counts.
+/// Groups that a bay may have below its own: enough for nested containers. Each group costs the host memory that no
+/// limit of the bay counts.
 pub(crate) const MAX_GROUPS: u32 = 4096;
+/// How deep these groups may be nested.
 pub(crate) const MAX_GROUP_DEPTH: u32 = 32;
 /// How long killed processes may take to end. Only uninterruptible sleep on a slow disk takes long.
 const KILL_DEADLINE: Duration = Duration::from_secs(20);

@@ -35,8 +35,9 @@ const MAX_TERMINALS: &str = "1024";
 /// Open files that a process of the bay may have, if the host allows raising the limit.
 const OPEN_FILES: u64 = 1 << 20;
 
-/// Where programs look for groups; on hosts with version 1, the mount point of version 2 is below it.
+/// Where programs look for groups.
 const GROUPS: &str = "sys/fs/cgroup";
+/// On hosts with version 1, the mount point of version 2 below [`GROUPS`].
 const UNIFIED: &str = "unified";
 
 /// The capabilities that the bay's root may have, all of them only inside its own namespaces. The others have no effect

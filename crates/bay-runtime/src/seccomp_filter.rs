@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_escapes_checkpoints_or_namespaces_is_allowed() {
+    fn calls_that_escape_checkpoints_or_namespaces_are_not_allowed() {
         for call in [
             libc::SYS_io_uring_setup,
             libc::SYS_keyctl,

@@ -100,7 +100,7 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
-    #[error("the database {} was held by somebody else for too long", path.display())]
+    #[error("the database {} was locked by another process for too long", path.display())]
     Busy {
         path: PathBuf,
         #[source]
@@ -190,7 +190,7 @@ impl StoreError {
                 ),
             ),
             Self::BayUnknown(_) => {
-                (ErrorCode::BayNotFound, Hint::new("{} shows the bays there are", [Action::ListBays]))
+                (ErrorCode::BayNotFound, Hint::new("{} lists the bays", [Action::ListBays]))
             }
             Self::IdsExhausted(_) => (
                 ErrorCode::NotEnough,

@@ -9,8 +9,9 @@ use crate::text::safe;
 
 /// The most characters of a label.
 pub const LABEL: usize = 48;
-/// The most bytes of a script that are read, and the most commands in it.
+/// The most bytes of a script that are read.
 const SCRIPT: usize = 4096;
+/// The most commands of a script that are read.
 const PARTS: usize = 32;
 /// The most wrappers (`sudo env timeout 5 sh -c …`) that are taken off.
 const WRAPPERS: usize = 8;

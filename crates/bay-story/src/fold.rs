@@ -31,8 +31,9 @@ const STRETCH: usize = 512;
 const HELD: usize = 64;
 /// For how many execs the fold remembers what they are.
 const REMEMBERED: usize = 4096;
-/// The most characters of a service's name and of a reason.
+/// The most characters of a service's name.
 const NAME: usize = 40;
+/// The most characters of a reason.
 const REASON: usize = 120;
 /// How many names of written files a line has.
 const NAMES: usize = 3;

@@ -37,13 +37,17 @@ use traffic::Traffic;
 pub const SHOWN: usize = 20;
 /// The most different entries of one kind that are told apart. Further ones are only counted.
 const KNOWN: usize = 2000;
-/// The most execs, and the most spans of time, that are remembered.
+/// The most execs that are remembered.
 const EXECS: usize = 20_000;
+/// The most spans of time that are remembered.
 const SPANS: usize = 60_000;
-/// The most characters of a command line, of an agent's command line, of a name, and of other texts.
+/// The most characters of a command line.
 const COMMAND: usize = 100;
+/// The most characters of an agent's command line.
 const AGENT: usize = 240;
+/// The most characters of a name.
 const NAME: usize = 60;
+/// The most characters of another text.
 const TEXT: usize = 160;
 
 /// What the record of a bay does not have.

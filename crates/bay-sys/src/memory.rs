@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Keeps the pages of these bytes from being swapped out while the process lives.
+/// Keeps the pages of these bytes from being swapped out for as long as they are mapped. Nothing unlocks them.
 ///
 /// # Errors
 /// If the system does not allow so much locked memory (`RLIMIT_MEMLOCK`); then nothing has changed.

@@ -89,8 +89,9 @@ mod platform {
     /// Replaces the number of a system call, so that the kernel restarts none.
     const NO_CALL: u64 = u64::MAX;
 
-    /// How often the process is checked for a stop; less often the longer it takes.
+    /// The first pause before the process is checked again for a stop. The pauses become longer.
     const FIRST_ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
+    /// The longest pause between two checks, in nanoseconds.
     const LONGEST_ROUND: i64 = 5_000_000;
     /// More stops than any process makes before the requested one, so that a hostile process cannot delay the caller
     /// for ever.

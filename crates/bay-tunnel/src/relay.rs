@@ -13,8 +13,9 @@ use crate::buffer::Buffer;
 use crate::hang_up::{hung_up, unless_gone};
 use crate::pieces::{Arrived, HEADER, Reader, header};
 
-/// How long a connection is silent before the kernel probes it, and the pause between two probes.
+/// How long a connection is silent before the kernel probes it.
 const PROBE_AFTER: Duration = Duration::from_secs(60);
+/// Pause between two probes.
 const PROBE_EVERY: Duration = Duration::from_secs(15);
 
 /// How a relayed connection ended.

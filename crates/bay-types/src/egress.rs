@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::ExecId;
 
-/// Longest reported argument list, in bytes, and longest path of a program.
+/// Longest reported argument list, in bytes.
 pub const MAX_ARGV_BYTES: usize = 4096;
+/// Longest reported path of a program, in bytes.
 pub const MAX_EXE_BYTES: usize = 1024;
 
 /// Dropped packets of one bay since its start.

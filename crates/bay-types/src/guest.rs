@@ -77,8 +77,9 @@ pub const COPIED_ROOT: &str = "copied-root";
 /// The workspace.
 pub const WORKSPACE: &str = "/workspace";
 
-/// Inside the bay: the gateway's certificate, and the bundle of all certificates that clients must trust.
+/// Inside the bay: the gateway's certificate.
 pub const CERTIFICATE: &str = "/.bay/ca.crt";
+/// Inside the bay: the bundle of all certificates that clients must trust.
 pub const CERTIFICATE_BUNDLE: &str = "/.bay/ca-bundle.crt";
 /// Inside the bay: git settings for credentials; the settings for all users include this file.
 pub const GIT_SETTINGS: &str = "/.bay/gitconfig";
@@ -95,8 +96,9 @@ pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
 pub const BAY_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ba, 0, 0, 0, 0, 0, 1);
 pub const BAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ba, 0, 0, 0, 0, 0, 2);
-/// Ports of the gateway at its own addresses: DNS, and the proxy.
+/// The gateway's port for DNS, at its own addresses.
 pub const DNS_PORT: u16 = 53;
+/// The gateway's port for its proxy, at its own addresses.
 pub const PROXY_PORT: u16 = 3128;
 
 /// Extended attribute of the control group of a service's run. It has the service's name, for readers on the host.

@@ -35,8 +35,9 @@ use crate::text_enum::text_enum;
 
 /// Inside the bay: the guest's socket for `bay-ctl`.
 pub const CTL_SOCKET: &str = "/.bay/ctl.sock";
-/// Inside the bay: `bay-ctl`, and its directory in `PATH`.
+/// Inside the bay: the path of `bay-ctl`.
 pub const CTL: &str = "/.bay/bin/bay-ctl";
+/// Inside the bay: the directory of `bay-ctl`, which is in `PATH`.
 pub const CTL_DIR: &str = "/.bay/bin";
 /// Below the root of the bay: where the guest links to `bay-ctl`, at the first place whose directory exists. Every `PATH`
 /// that a login shell, `su` or `sudo` makes has `/usr/bin`; some leave out `/usr/local/bin`.

@@ -11,12 +11,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Longest name of a secret.
 pub const MAX_SECRET_NAME: usize = 64;
-/// Shortest and longest value. A shorter one could not be told from ordinary words when answers are scrubbed.
+/// Shortest value. A shorter one could not be told from ordinary words when answers are scrubbed.
 pub const MIN_SECRET_BYTES: usize = 8;
+/// Longest value.
 pub const MAX_SECRET_BYTES: usize = 8 << 10;
-/// Most secrets of a daemon, and most uses, and variables or files, of a secret.
+/// Most secrets of a daemon.
 pub const MAX_SECRETS: usize = 256;
+/// Most uses of a secret.
 pub const MAX_USES: usize = 32;
+/// Most variables of a secret. The same limit applies to its files and to its hosts for git.
 pub const MAX_PLACES: usize = 16;
 /// The placeholder of the sentinel in the text of a file.
 pub const SENTINEL_MARK: &str = "{}";

@@ -6,8 +6,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Name of the header of a request, and of the variable in an environment.
+/// Name of the header of a request.
 pub const TRACEPARENT: &str = "traceparent";
+/// Name of the variable in an environment.
 pub const TRACEPARENT_VARIABLE: &str = "TRACEPARENT";
 
 /// The text is not a trace context.

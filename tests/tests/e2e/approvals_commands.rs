@@ -151,7 +151,7 @@ fn exec_rule_service_rules_on_commands_apply_to_services_that_a_bay_defines() {
     let release = add_inside(&["x", "--no-wait", "--", "make", "release"]);
     for _ in 0..2 {
         let ran = daemon.bay(&release).exits(5);
-        assert!(ran.errors().contains("a person has to answer"), "{ran}");
+        assert!(ran.errors().contains("nobody has answered yet"), "{ran}");
     }
     let id = the_question(daemon);
     let asked = &daemon.bay(&["approvals", "show", &id, "--json"]).ok().json()["asked"];
@@ -160,7 +160,7 @@ fn exec_rule_service_rules_on_commands_apply_to_services_that_a_bay_defines() {
     let _allowed = daemon.bay(&["approvals", "allow", &id]).ok();
     // The allow covers this definition only.
     let other = daemon.bay(&add_inside(&["x", "--no-wait", "--", "make", "another"])).exits(5);
-    assert!(other.errors().contains("a person has to answer"), "{other}");
+    assert!(other.errors().contains("nobody has answered yet"), "{other}");
     let _no = daemon.bay(&["approvals", "deny", &the_question(daemon), "-m", "not today"]).ok();
     denied(&["x", "--no-wait", "--", "make", "another"], "not today");
     let _defined = daemon.bay(&release).ok();
@@ -190,10 +190,10 @@ fn approval_hidden_a_card_shows_every_part_of_a_command() {
     let padding = " ".repeat(20_000);
     let hidden = add_inside(&["x", "--no-wait", "--", "make", &padding, "--push-to-production"]);
     let refused = daemon.bay(&hidden).exits(5);
-    assert!(refused.errors().contains("of which a card shows 4096"), "{refused}");
+    assert!(refused.errors().contains("of which an approval card shows 4096"), "{refused}");
     let outside =
         daemon.bay(&["exec", "b", "--ask", "--", "make", &padding, "--push-to-production"]).exits(125);
-    assert!(outside.errors().contains("of which a card shows 4096"), "{outside}");
+    assert!(outside.errors().contains("of which an approval card shows 4096"), "{outside}");
     let open = daemon.bay(&["approvals", "--json"]).ok().json();
     assert_eq!(open.as_array().map(Vec::len), Some(0), "{open:#}");
 

@@ -144,7 +144,7 @@ fn a_bundle_is_verified_elsewhere_with_nothing_but_the_key() {
 }
 
 #[test]
-fn every_change_to_a_bundle_is_found_with_the_public_key() {
+fn changed_bundles_are_detected_with_the_public_key() {
     let daemon = lived();
     let key = daemon.bay(&["audit", "key"]).ok().text();
     let bundle = export(&daemon, &[]);
@@ -321,7 +321,7 @@ impl Copy {
 }
 
 #[test]
-fn every_change_to_the_database_is_found_in_the_live_record() {
+fn changed_removed_and_reordered_events_are_found_in_the_live_record() {
     let mut daemon = lived();
     let verified = daemon.bay(&["audit", "verify", "--json"]).ok().json();
     let size = verified["size"].as_u64().unwrap();

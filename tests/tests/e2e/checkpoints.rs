@@ -313,7 +313,7 @@ fn an_agent_captures_and_restores_its_own_bay() {
     assert!(gone.errors().contains("v9"), "{gone}");
     // The answer comes before all processes end; the client reports why the command ended.
     let ended = daemon.sh("b", "bay-ctl restore v1; sleep 100");
-    assert!(ended.text().contains("is being restored to v1; its state before is v2"), "{ended}");
+    assert!(ended.text().contains("is being restored to v1; its previous state is v2"), "{ended}");
     assert!(!ended.errors().contains("repeat"), "{ended}");
     until("the bay to have gone back", || (daemon.sh("b", "cat f").text() == "one").then_some(()));
     assert_eq!(names(&daemon, "b"), ["v1", "v2"]);

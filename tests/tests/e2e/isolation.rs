@@ -481,7 +481,7 @@ fn unix_sockets_of_the_host_are_out_of_reach() {
 const AT_ONCE: Duration = Duration::from_secs(3);
 
 #[test]
-fn every_connection_to_the_outside_is_refused_immediately() {
+fn connections_to_addresses_outside_are_refused_immediately() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     // A real listener on every address of the host that the bay might guess.

@@ -64,7 +64,8 @@ fn a_size_is_a_number_of_mib_or_has_a_unit() {
     let daemon = Daemon::start();
     let directory = Scratch::new();
     let path = directory.path().display().to_string();
-    let up = ["up", &path, "--name", "b", "--image", bay_tests::SMALL, "--memory", "0.5G", "--disk-mib", "1.5g"];
+    let up =
+        ["up", &path, "--name", "b", "--image", bay_tests::SMALL, "--memory", "0.5G", "--disk-mib", "1.5g"];
     let _up = daemon.bay(&up).ok();
     assert_eq!(daemon.show("b")["limits"]["memory_mib"], 512);
     assert_eq!(daemon.show("b")["limits"]["disk_mib"], 1536);
@@ -73,8 +74,7 @@ fn a_size_is_a_number_of_mib_or_has_a_unit() {
         assert_eq!(daemon.show("b")["limits"]["memory_mib"], mib, "{size}");
     }
     for odd in ["-4G", "4X", "1.5", "G"] {
-        let (what, _) =
-            daemon.bay(&["set", "b", "--memory-mib", odd]).fails_with(ErrorCode::InvalidInput);
+        let (what, _) = daemon.bay(&["set", "b", "--memory-mib", odd]).fails_with(ErrorCode::InvalidInput);
         assert!(what.contains("4096") && what.contains("4G"), "{odd}: {what}");
     }
     assert_eq!(daemon.show("b")["limits"]["memory_mib"], 1024);
@@ -176,7 +176,7 @@ fn memory_is_not_lowered_below_what_a_bay_uses_and_nothing_is_killed() {
     let refused = daemon.bay(&["set", "b", "--memory-mib", "100", "--pids", "50"]);
     let (what, next) = refused.fails_with(ErrorCode::BayState);
     assert!(what.contains("b holds more memory"), "{what}");
-    assert!(next.contains("the old limits hold"), "{next}");
+    assert!(next.contains("the old limits remain"), "{next}");
     let view = daemon.show("b");
     assert_eq!(view["limits"], json!({ "memory_mib": 400, "pids": 200 }), "{view}");
     assert_eq!(view["state"], "running");

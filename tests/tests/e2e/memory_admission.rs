@@ -45,7 +45,7 @@ fn a_fork_storm_beyond_the_hosts_memory_is_refused_before_anything_is_captured()
 
     let refused = daemon.bay(&["fork", "large", "--count", &MAX_FORKS.to_string()]);
     let (what, next) = refused.fails_with(ErrorCode::NotEnough);
-    assert!(what.contains("64 bays that go on from large"), "{what}");
+    assert!(what.contains("64 bays that continue from large"), "{what}");
     assert!(what.contains("MiB stay with the host"), "{what}");
     assert!(next.contains("--files-only"), "{next}");
     assert_eq!(daemon.list().len(), 1, "nothing was made");
@@ -101,7 +101,7 @@ fn a_host_without_free_memory_refuses_restores_and_loses_nothing() {
 
     // Running processes continue. A verb that would have to stop them first is refused.
     let (what, next) = daemon.bay(&["restore", "b", "v1"]).fails_with(ErrorCode::NotEnough);
-    assert!(what.contains("what ran at v1 of b needs") && what.contains("stay with the host"), "{what}");
+    assert!(what.contains("the memory of v1 of b needs") && what.contains("stay with the host"), "{what}");
     assert!(next.contains("--files-only"), "{next}");
     assert_eq!(daemon.host_pid("b"), guest);
     let (what, _) = daemon.bay(&["fork", "b", "--from", "v1"]).fails_with(ErrorCode::NotEnough);

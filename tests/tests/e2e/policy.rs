@@ -151,7 +151,7 @@ fn layers_of_host_and_project_narrow_the_policies_of_bays() {
     assert!(text.contains("id = \"no\""), "{text}");
     let (what, _) =
         daemon.bay(&["policy", "set", "--project", "other", &path]).fails_with(ErrorCode::InvalidInput);
-    assert!(what.contains("no repository"), "{what}");
+    assert!(what.contains("not made from a repository"), "{what}");
 
     let _host = daemon.bay(&["policy", "set", "--host", "research"]).ok();
     checks(&daemon, "other", &[(request, "allow"), ("POST https://docs.example.com/guide/a", "deny")]);

@@ -73,7 +73,7 @@ fn values_are_read_from_the_environment_from_files_and_from_a_terminal_without_e
 }
 
 #[test]
-fn every_slot_takes_the_value_and_every_bay_has_a_sentinel_of_its_own() {
+fn the_gateway_puts_the_value_into_its_slot_and_each_bay_has_a_sentinel_of_its_own() {
     let lab = lab();
     let origin = reflecting(&lab, "origin.test");
     let place = format!("origin.test:{}", origin.port());

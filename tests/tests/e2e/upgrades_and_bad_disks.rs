@@ -95,7 +95,7 @@ fn bays_survive_an_upgrade_of_the_binary() {
 }
 
 #[test]
-fn everything_is_there_after_a_reboot() {
+fn files_and_output_survive_a_reboot_and_processes_do_not() {
     let mut daemon = Daemon::setup().own_pool(1024).start();
     for (bay, verb) in [("running", ""), ("paused", "pause"), ("stopped", "stop")] {
         daemon.empty_bay(bay);

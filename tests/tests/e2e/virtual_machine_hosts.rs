@@ -1,5 +1,6 @@
-//! Hosts that differ from this machine, as virtual machines: the effect of each limit under each layout of control
-//! groups, and a clock that jumps.
+//! Runs bays in virtual machines that differ from this host. With cgroup version 2 only, and with version 1 only:
+//! memory, processor and process limits, pause, and cleanup. With a clock that jumps: timeouts, leases and service
+//! restarts.
 
 use bay_tests::virtual_machine::{Cgroups, Machine, Said};
 use serde_json::Value;
@@ -9,7 +10,7 @@ const CLOCK: &str = include_str!("virtual_machine_hosts/clock.sh");
 /// Exit code of a command that SIGKILL ended.
 const KILLED: i64 = 128 + 9;
 
-/// One line of `bay doctor`.
+/// The state and the finding of one check of `bay doctor`.
 #[track_caller]
 fn check(said: &Said, when: &str, id: &str) -> (String, String) {
     let doctor = said.json(when);
@@ -57,7 +58,7 @@ fn assert_limits_bite_and_nothing_is_left(said: &Said) {
     assert_eq!(said.number("tree-before"), 4, "{console}");
     assert_eq!(said.number("tree-left"), 0, "{console}");
 
-    // Half a processor is 500; the pauses of the commands around the loops reduce it.
+    // Half a processor is 500. Less is measured, because the time includes starting and ending the command.
     assert!((100..=600).contains(&said.number("cpu-permille")), "{console}");
     assert!(said.number("cpu-throttled") > 0, "{console}");
 
@@ -76,7 +77,7 @@ fn assert_limits_bite_and_nothing_is_left(said: &Said) {
 }
 
 #[test]
-fn every_limit_is_enforced_on_a_host_with_cgroup_version_2_only() {
+fn memory_processor_and_process_limits_are_enforced_with_cgroup_version_2_only() {
     let Some(machine) = Machine::find() else { return };
     let said = machine.run(Cgroups::V2, LIMITS);
     assert_limits_bite_and_nothing_is_left(&said);
@@ -89,7 +90,7 @@ fn every_limit_is_enforced_on_a_host_with_cgroup_version_2_only() {
 }
 
 #[test]
-fn every_limit_is_enforced_on_a_host_with_cgroup_version_1_only() {
+fn memory_processor_and_process_limits_are_enforced_with_cgroup_version_1_only() {
     let Some(machine) = Machine::find() else { return };
     let said = machine.run(Cgroups::V1, LIMITS);
     assert_limits_bite_and_nothing_is_left(&said);
@@ -105,8 +106,9 @@ fn every_limit_is_enforced_on_a_host_with_cgroup_version_1_only() {
     assert_eq!(controllers.1, "cpu (v1), memory (v1), pids (v1), io (v1), cpuset (v1)");
 }
 
-/// Tolerance for a machine with an emulated processor.
+/// Tolerance in seconds: the machine may have to emulate its processor, which is slow.
 const SLACK_S: i64 = 120;
+/// Seconds of the lease that `clock.sh` takes.
 const LEASE_S: i64 = 30 * 60;
 
 #[test]
@@ -124,6 +126,7 @@ fn a_clock_that_jumps_hours_ahead_and_back_ends_nothing_early_and_nothing_late()
         let number = |name: &str| said.number(&format!("{name}-{when}"));
         assert_eq!(number("exec"), 0, "{when}:\n{console}");
         assert_eq!(number("timeout"), 124, "{when}:\n{console}");
+        // In hundredths of a second; the timeout is one second.
         assert!((100..SLACK_S * 100).contains(&number("timeout-took")), "{when}:\n{console}");
         assert!((LEASE_S - SLACK_S..=LEASE_S + 1).contains(&number("lease")), "{when}:\n{console}");
         assert_eq!(number("failing"), 0, "the service is not tried again {when}:\n{console}");

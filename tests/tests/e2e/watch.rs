@@ -64,6 +64,7 @@ fn every_kind_of_change_is_reported_with_its_path() {
     let _changed = daemon.sh("b", script).ok();
     for (kind, path) in [
         (WatchKind::Create, "d/e/f"),
+        (WatchKind::Write, "d/e/f"),
         (WatchKind::Rename, "d/e/f"),
         (WatchKind::Create, "d/g"),
         (WatchKind::Chmod, "d/g"),

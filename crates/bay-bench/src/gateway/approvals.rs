@@ -29,7 +29,7 @@ pub(crate) async fn approvals(rounds: usize) -> Result<Vec<Scored>, ApiError> {
 }
 
 async fn measure(lab: &mut Lab, rounds: usize) -> Result<Vec<Scored>, ApiError> {
-    talk("how soon a held request goes on");
+    talk("how soon a held request continues");
     let soon = soon(lab, rounds).await?;
     talk("a thousand held requests of a hundred bays, and a daemon that is killed meanwhile");
     Ok(vec![soon, many(lab).await?])

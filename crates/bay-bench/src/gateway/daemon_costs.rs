@@ -1,4 +1,4 @@
-//! The cost of a request inside the daemon by part: the decision, the attribution, the record.
+//! What one request costs inside the daemon, part by part: policy decision, attribution to an exec, event record.
 
 use std::hint::black_box;
 use std::io::{BufRead, BufReader};
@@ -29,8 +29,9 @@ use crate::scoring::{Bar, Scored, Series, Unit, score};
 const RULES: usize = 1_000;
 const DECIDE_ROUNDS: usize = 200;
 const ATTRIBUTIONS: usize = 5_000;
-/// Events of one round, and callers that wait at a time until theirs are on the disk.
+/// Events of one round.
 const EVENTS: u64 = 40_000;
+/// Concurrent callers. In the durable series each waits until its event is on the disk.
 const CALLERS: usize = 512;
 
 /// One decision with a thousand rules.
@@ -64,17 +65,19 @@ pub(super) fn attribution(lab: &Lab, bay: &BayView) -> Result<Scored, ApiError> 
     if let Some(output) = &mut child.stdout {
         BufReader::new(output).read_line(&mut line).map_err(|error| ApiError::internal(&error))?;
     }
-    let measured = held(&line, bay);
-    // It ends when its input closes.
+    let measured = measure_attribution(&line, bay);
+    // The helper in the bay exits when its standard input closes.
     drop(child.stdin.take());
     let _ = child.wait();
     measured
 }
 
-fn held(line: &str, bay: &BayView) -> Result<Scored, ApiError> {
+/// Attributes the connection that the helper reported in `line`, again and again.
+fn measure_attribution(line: &str, bay: &BayView) -> Result<Scored, ApiError> {
     let unfit = |why: &str| ApiError::new(ErrorCode::HostUnfit, why, "");
     let told: Told = serde_json::from_str(line).map_err(|error| ApiError::internal(&error))?;
-    let (bay_end, gateway_end) = told.ends.ok_or_else(|| unfit("no connection was held"))?;
+    let (bay_end, gateway_end) =
+        told.ends.ok_or_else(|| unfit("the helper in the bay opened no connection"))?;
     let pid = bay.host_pid.ok_or_else(|| unfit("the bay does not run"))?;
     let internal = |error: std::io::Error| ApiError::internal(&error);
     let record = RuntimeRecord {
@@ -89,6 +92,7 @@ fn held(line: &str, bay: &BayView) -> Result<Scored, ApiError> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(internal)?;
     let id = bay.id.to_string();
     let own = text.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    // The bay's own cgroup: the path up to and including the bay's id.
     let own: PathBuf = own
         .split_inclusive('/')
         .scan(false, |found, part| {
@@ -99,7 +103,11 @@ fn held(line: &str, bay: &BayView) -> Result<Scored, ApiError> {
         .collect();
     let callers = Callers::of(&record, groups.v2.join(own)).map_err(internal)?;
     let mut took = Series::of("exec behind a connection", Unit::Microseconds, &[Bar::Is(50.0)]);
-    let mut process = Series::of("its process, looked for beside the handshake", Unit::Microseconds, &[]);
+    let mut process = Series::of(
+        "process behind a connection (looked up during the TLS handshake)",
+        Unit::Microseconds,
+        &[],
+    );
     for round in 0..ATTRIBUTIONS {
         let begin = Instant::now();
         let who = callers.who(bay_end, gateway_end, Transport::Tcp);
@@ -116,7 +124,7 @@ fn held(line: &str, bay: &BayView) -> Result<Scored, ApiError> {
     Ok(score("attribution of a connection", &[took, process], vec![]))
 }
 
-/// Events like those of requests. Each caller waits until a power cut would not lose its event.
+/// Appends events like those of requests, once waiting until each is on the disk and once without waiting.
 pub(super) fn appends(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
     let path = lab.dir.join("appends.sqlite");
     // On several threads, as in the daemon.
@@ -124,7 +132,7 @@ pub(super) fn appends(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         runtime.map_err(|error| ApiError::internal(&error))?.block_on(append_rounds(&path, rounds))
     });
-    measured.join().unwrap_or_else(|_| Err(bay_client::broken("the measuring of the record panicked")))
+    measured.join().unwrap_or_else(|_| Err(bay_client::broken("the measurement of event appends panicked")))
 }
 
 async fn append_rounds(path: &Path, rounds: usize) -> Result<Scored, ApiError> {

@@ -198,8 +198,9 @@ async fn download(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
     Ok(score("a download of 1 GB over TLS", &[inspected, direct, growth, busy, ends], vec![]))
 }
 
-/// How many of the fields with processor times count: user and system time, and those of ended children.
+/// Number of leading fields with the process's own times: user and system.
 const OWN: usize = 2;
+/// Number of leading fields if those of ended children are included.
 const OWN_AND_CHILDREN: usize = 4;
 
 /// Processor time of a process so far, which the kernel reports in hundredths of a second.

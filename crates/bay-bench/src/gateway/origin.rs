@@ -21,6 +21,7 @@ pub(super) const NAME: &str = "origin.test";
 pub(super) const SECRET_NAME: &str = "secret.test";
 /// The path of a short response; `/bytes/N` has N bytes.
 pub(super) const SHORT: &str = "/open/short";
+/// The body of the short response.
 const SHORT_BODY: &str =
     "All that is asked for is this line of text, so that the way here and back is what is measured.\n";
 /// Bytes of a long response that are written at a time.

@@ -26,7 +26,7 @@ impl Sparse {
             key if key == PAX_MINOR.as_bytes() => self.minor = Some(value.to_vec()),
             key if key == PAX_NAME.as_bytes() => self.name = Some(value.to_vec()),
             key if key == PAX_REAL_SIZE.as_bytes() => {
-                self.size = Some(number(value).ok_or("it gives a length that is none")?);
+                self.size = Some(number(value).ok_or("its length is not a number")?);
             }
             key if key.starts_with(b"GNU.sparse.") => {
                 return Err("its holes are described in an unknown way");

@@ -281,7 +281,7 @@ fn place(
 /// The components of a member's name. Refuses any name that could leave the tree.
 fn components(name: &[u8]) -> io::Result<Vec<OsString>> {
     if name.len() > MAX_PATH || name.contains(&0) {
-        return Err(refused(name, "its name is too long or holds a NUL"));
+        return Err(refused(name, "its name is too long or contains a NUL byte"));
     }
     let path = PathBuf::from(OsString::from_vec(name.to_vec()));
     let mut parts = Vec::new();

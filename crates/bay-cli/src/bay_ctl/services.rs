@@ -42,6 +42,15 @@ struct Change {
     no_wait: bool,
 }
 
+#[derive(Debug, Args)]
+struct Stop {
+    /// Name of the service.
+    service: String,
+    /// Do not wait until it has ended.
+    #[arg(long)]
+    no_wait: bool,
+}
+
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// List the services with their states and the reasons.
@@ -55,22 +64,23 @@ enum Verb {
     Logs {
         /// Name of the service.
         service: String,
-        /// Continue, also from run to run, until interrupted.
+        /// Keep showing new output, across restarts of the service, until interrupted.
         #[arg(short, long)]
         follow: bool,
         /// Skip this many bytes at the beginning of the log.
         #[arg(long, value_name = "BYTES", default_value_t = 0)]
         since_offset: u64,
-        /// Send the bytes to a terminal unchanged: it obeys every sequence that the service wrote.
+        /// Send the bytes to a terminal unchanged: it interprets every sequence that the service wrote.
         #[arg(long)]
         raw: bool,
     },
     /// Define and start a service, or replace its definition; wait until it is ready.
     Add(Box<Add>),
-    /// Start a service that is stopped, done, failed or backing off, and wait until it is ready.
+    /// Start a service that is stopped, done, failed, backing off or in a crash loop, and wait until it is ready.
     Start(Change),
-    /// Stop a service: TERM to all its processes, KILL after its grace. It stays stopped when the bay starts again.
-    Stop(Change),
+    /// Stop a service: TERM to all its processes, KILL after its grace period. It stays stopped when the bay starts
+    /// again.
+    Stop(Stop),
     /// Stop a service, start it again, and wait until it is ready.
     Restart(Change),
     /// Stop a service, and delete it with its log.
@@ -107,7 +117,7 @@ impl Services {
             Verb::Start(Change { service, no_wait }) => {
                 target(&service)?.ask(guest, ServiceVerb::Start, no_wait).await
             }
-            Verb::Stop(Change { service, no_wait }) => {
+            Verb::Stop(Stop { service, no_wait }) => {
                 target(&service)?.ask(guest, ServiceVerb::Stop, no_wait).await
             }
             Verb::Restart(Change { service, no_wait }) => {

@@ -59,7 +59,8 @@ impl Branch {
         let message = self.what.message(&view)?;
         let wanted = Wanted { bay: &view, committed_only: self.what.committed_only, message: &message };
         let work = bring_out(&mut client, &wanted, &mut meter, &mut interrupts).await?;
-        interrupts.or(self.deliver(&mut client, &view, &work, &target, &mut meter, global.json)).await?;
+        let delivered = self.deliver(&mut client, &view, &work, &target, &mut meter, global.json);
+        interrupts.or_incomplete(delivered, "check the branch, and run the command again").await?;
         Ok(0)
     }
 

@@ -62,7 +62,7 @@ impl Bundle {
         if isatty(io::stdout()) {
             return Err(invalid(
                 "a bundle is binary and cannot be written to a terminal",
-                format!("send it to a file: `bay bundle {bay} > {bay}.bundle`"),
+                format!("redirect it to a file: `bay bundle {bay} > {bay}.bundle`"),
             )
             .into());
         }
@@ -73,7 +73,9 @@ impl Bundle {
         let message = self.what.message(&view)?;
         let wanted = Wanted { bay: &view, committed_only: self.what.committed_only, message: &message };
         let work = bring_out(&mut client, &wanted, &mut meter, &mut interrupts).await?;
-        let leaving = interrupts.or(write(&view, &work)).await?;
+        let leaving = interrupts
+            .or_incomplete(write(&view, &work), "discard the bundle, and run the command again")
+            .await?;
         let arrival = Arrival { route: WorkRoute::Bundle, branch: view.name.as_str(), place: None };
         report(&mut client, &view, &work, &leaving, &arrival).await;
         tell(&view, &work, &leaving, global.json);

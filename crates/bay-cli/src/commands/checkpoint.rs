@@ -41,7 +41,7 @@ impl Checkpoint {
         }
         crate::output::data(&said(bay, &made))?;
         for why in &made.without_memory {
-            crate::output::talk(&format!("without memory: {}", visible(why)));
+            crate::output::talk(&format!("the memory was not captured: {}", visible(why)));
         }
         Ok(0)
     }

@@ -25,7 +25,8 @@ enum Verb {
         /// Name or id of the bay.
         name: String,
     },
-    /// Delete checkpoints. No other checkpoint and no bay depends on them.
+    /// Delete checkpoints. Other checkpoints and bays keep their files. A checkpoint on which a bay is paused cannot be
+    /// deleted.
     Rm {
         /// Name or id of the bay.
         name: String,
@@ -60,7 +61,7 @@ impl Checkpoints {
                     return Err(bay_types::ApiError::new(
                         bay_types::ErrorCode::CheckpointNotFound,
                         format!("the bay {bay} has no checkpoint {missing}; nothing was removed"),
-                        format!("`bay checkpoints ls {bay}` shows those it has"),
+                        format!("`bay checkpoints ls {bay}` lists its checkpoints"),
                     )
                     .into());
                 }

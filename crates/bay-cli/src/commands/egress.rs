@@ -20,7 +20,9 @@ use background::{Background, Told};
 
 /// Most characters of a request, of a reason and of a command in a line.
 const REQUEST: usize = 300;
+/// Most characters of a reason in a line.
 const REASON: usize = 200;
+/// Most characters of a command in a line.
 const COMMAND: usize = 80;
 /// Columns before the request.
 const WORDS_AT: usize = 27;
@@ -86,7 +88,7 @@ impl Egress {
             talk("older lines are left out: --limit 0 shows all");
         }
         if shown.last.is_none() {
-            talk(if self.denied { "nothing was refused in that time" } else { "nothing left in that time" });
+            talk(if self.denied { "no refused requests in that time" } else { "no requests in that time" });
         }
         if end.end == EndOfTimeline::BayRemoved {
             return;

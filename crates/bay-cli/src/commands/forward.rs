@@ -38,7 +38,7 @@ impl Forward {
         let mut ends = Ends::listen().map_err(|e| bay_client::local("listening for signals", &e))?;
         if !self.listen.is_loopback() {
             talk(&format!(
-                "warning: whoever reaches {} on this host's networks reaches these ports of {bay}, without a password",
+                "warning: everybody who can reach {} over the network can reach these ports of {bay}, without a password",
                 self.listen
             ));
         }

@@ -11,10 +11,11 @@ use crate::output::{data, json, talk};
 use bay_text::escape::visible;
 use bay_text::percent::segment;
 
-/// Allow a bay a single request for a while, and revoke that.
+/// Allow a bay one exact request for a limited time, and revoke such grants.
 ///
-/// A grant answers an ask of the policy, and replaces a missing rule. It overrides no deny, and no missing rule of the
-/// host's policy. It ends when its time is over, or when the bay is stopped, replaced or restored.
+/// A grant answers an ask of the policy, and replaces a missing rule. It does not override a deny, and does not replace
+/// a missing rule of the host's policy. It ends when its time is over, or when the bay is stopped, replaced or
+/// restored.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay grants add web \"PUT https://files.example.com/report.pdf\" --for 10m\n  bay grants ls web\n  bay grants rm web g-1f00ba12"
@@ -31,7 +32,7 @@ enum Verb {
         /// Name or id of the bay.
         name: String,
     },
-    /// Allow exactly this request for a while.
+    /// Allow exactly this request for a limited time, any number of times.
     Add {
         /// Name or id of the bay.
         name: String,
@@ -48,6 +49,7 @@ enum Verb {
     Rm {
         /// Name or id of the bay.
         name: String,
+        /// Ids of the grants, from `bay grants ls`.
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
@@ -69,7 +71,7 @@ impl Grants {
                 if global.json {
                     json(&all)?;
                 } else if all.is_empty() {
-                    talk(&format!("{bay} was granted nothing: `bay grants add {bay} REQUEST` does"));
+                    talk(&format!("{bay} has no grants: `bay grants add {bay} REQUEST` adds one"));
                 }
                 let now = Timestamp::now();
                 for grant in all.iter().filter(|_| !global.json) {

@@ -14,7 +14,7 @@ use crate::output::{count, size, table};
 use bay_text::escape::{one_line, visible};
 use bay_text::percent::segment;
 
-/// Manage the images that bays' root filesystems begin as.
+/// Manage the images: the root filesystems that bays start with.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay images ls\n  bay images import host --add ~/.cargo --add ~/.rustup\n  bay images import tar:rootfs.tar --name debian\n  bay images prune"
@@ -121,7 +121,9 @@ async fn prune(client: &mut Client, superseded: bool, dry_run: bool, yes: bool, 
         if json {
             crate::output::json(&found)?;
         } else if found.images.is_empty() {
-            crate::output::talk("no image is unused: `bay images ls` shows which bays use which");
+            crate::output::talk(
+                "there is nothing to remove: `bay images ls` shows which bays use each image",
+            );
         } else {
             crate::output::data(&render(&found.images))?;
         }

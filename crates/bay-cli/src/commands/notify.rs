@@ -81,7 +81,7 @@ impl Notify {
                 } else {
                     data(&line(&made.webhook))?;
                     data(&format!("messages are signed with {}", visible(&made.secret)))?;
-                    talk("this is shown once: give it to the program that checks the signature");
+                    talk("this key is shown only once: give it to the program that checks the signatures");
                 }
             }
             Verb::Ls => {

@@ -18,7 +18,7 @@ pub(crate) struct PoolCommand {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Remove what daemons left in the pool whose data directories are gone. Shows it first.
+    /// Remove what is left in the pool of daemons whose data directories are gone. Shows it first.
     Prune {
         /// Only show what would be removed.
         #[arg(long)]
@@ -39,7 +39,9 @@ impl PoolCommand {
             if global.json {
                 crate::output::json(&found)?;
             } else if found.corners.is_empty() {
-                crate::output::talk("nothing is left of daemons whose data directories are gone");
+                crate::output::talk(
+                    "there is nothing to remove: no data directory of a daemon that used the pool is gone",
+                );
             } else {
                 crate::output::data(&render(&found.corners))?;
             }
@@ -47,8 +49,8 @@ impl PoolCommand {
         }
         if !yes && (global.json || !crate::terminal::stdin_is_terminal() || !crate::output::watched()) {
             return Err(invalid(
-                "the files of bays would be deleted, and there is nobody to ask",
-                "look at `bay pool prune --dry-run`, then repeat with --yes",
+                "this deletes files of bays, and without a terminal it cannot ask for confirmation",
+                "look at what `bay pool prune --dry-run` lists, then repeat the command with --yes",
             )
             .into());
         }

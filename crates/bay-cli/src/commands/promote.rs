@@ -9,7 +9,7 @@ use bay_text::escape::one_line;
 /// Replace the files of one bay by those of another, such as a parent's by those of its best fork. The old state is
 /// kept.
 ///
-/// Only files are copied: all processes of the other bay end, and it starts again from the new files.
+/// Only files are copied: all processes of the replaced bay end, and it starts again from the new files.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay promote web-fork-2 --into web")]
 pub(crate) struct Promote {
@@ -40,7 +40,7 @@ impl Promote {
             "only files were copied: all processes of the replaced bay ended, and none were copied",
         );
         crate::output::talk(&format!(
-            "its state before is {0}: `bay restore {parent} {0}`",
+            "its previous state is {0}: `bay restore {parent} {0}`",
             done.before.name
         ));
         Ok(0)

@@ -23,6 +23,7 @@ const LINES: u32 = 200;
 const MAX_LINE: usize = 256 << 10;
 /// How long a daemon may be unreachable before the reader gives up.
 pub(super) const AWAY_FOR: Duration = Duration::from_secs(600);
+/// Pause before the next attempt to connect.
 pub(super) const POLL: Duration = Duration::from_millis(100);
 
 /// Where to begin.
@@ -179,7 +180,7 @@ async fn answer(
         }
         searched = lines.len();
         if lines.len() > MAX_LINE {
-            return Err(broken("a line has no end").into());
+            return Err(broken("a line of its answer is too long").into());
         }
     }
     Ok(None)

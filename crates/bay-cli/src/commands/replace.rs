@@ -4,7 +4,7 @@ use super::lifecycle::change;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 
-/// Give a bay a fresh root filesystem from its image; the workspace is kept.
+/// Give a bay a fresh root filesystem from its image. The workspace is kept; all processes end.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay replace web\n  bay replace web api")]
 pub(crate) struct Replace {

@@ -31,7 +31,7 @@ impl Restore {
         }
         let view = &done.bay;
         crate::output::data(&format!("{} is {}: {}", view.name, view.state, one_line(&view.reason)))?;
-        crate::output::talk(&format!("its state before is {0}: `bay restore {bay} {0}`", done.before.name));
+        crate::output::talk(&format!("its previous state is {0}: `bay restore {bay} {0}`", done.before.name));
         Ok(0)
     }
 }

@@ -44,10 +44,10 @@ pub(crate) struct ReachFlag {
 /// The flags that `bay up` and `bay set` share.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LimitFlags {
-    /// Processors that it may use; 1.5 is one and a half. `nproc` in the bay shows the next whole number.
+    /// Processors that the bay may use; 1.5 is one and a half. `nproc` in the bay shows it rounded up.
     #[arg(long, value_name = "N|none", value_parser = number::<f64>, allow_negative_numbers = true)]
     cpus: Option<Setting<f64>>,
-    /// Its weight when several bays compete for the processors; the default is 1024.
+    /// Weight of the bay when several bays compete for the processors; `none` means 1024.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     cpu_shares: Option<Setting<u64>>,
     /// Memory that it may use: a number of MiB, or with a unit, such as 4G.
@@ -56,7 +56,7 @@ pub(crate) struct LimitFlags {
     /// Disk space that it may use beyond what it shares with its image and repository: MiB, or with a unit.
     #[arg(long, alias = "disk", value_name = "SIZE|none", value_parser = mib, allow_negative_numbers = true)]
     disk_mib: Option<Setting<u64>>,
-    /// Processes that it may have; `none` means 8192.
+    /// Processes that the bay may have; `none` means 8192.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     pids: Option<Setting<u64>>,
     /// MiB per second that it may read from the pool's disk; also with a unit.
@@ -65,7 +65,8 @@ pub(crate) struct LimitFlags {
     /// MiB per second that it may write to the pool's disk; also with a unit.
     #[arg(long, value_name = "SIZE|none", value_parser = mib)]
     io_write_mibps: Option<Setting<u64>>,
-    /// Stop it after this time without activity, such as 30m [default: off].
+    /// Stop the bay after this time without activity, such as 30m. `off` disables that, which is the default of a new
+    /// bay.
     #[arg(long, value_name = "TIME|off", value_parser = idle_time)]
     idle_stop: Option<Setting<u64>>,
 }

@@ -25,7 +25,7 @@ impl Shell {
             let argv = ["/bin/sh", "-c", SHELL].map(str::to_owned).to_vec();
             if terminal::stdin_is_nothing() {
                 return Err(bay_client::invalid(
-                    "a shell reads what it is to do from standard input, and there is nothing to read",
+                    "a shell reads its commands from standard input, which is empty (/dev/null)",
                     format!("run it on a terminal, or `bay exec {bay} -- CMD` for one command"),
                 )
                 .into());

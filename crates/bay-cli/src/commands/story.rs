@@ -15,7 +15,7 @@ use crate::removed_bay;
 /// time went is an estimate by rule. `bay timeline` has every event. A bay that was removed is found by its last name.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay story web\n  bay story web --html > web.html\n  bay story web --json | jq .failed\n\ndocs/story.md says by which rules it is made."
+    after_help = "Examples:\n  bay story web\n  bay story web --html > web.html\n  bay story web --json | jq .failed\n\ndocs/story.md describes the rules."
 )]
 pub(crate) struct Story {
     /// Name or id of the bay.

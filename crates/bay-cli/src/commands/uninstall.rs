@@ -82,8 +82,8 @@ impl Uninstall {
         }
         if !self.yes && (global.json || !crate::terminal::stdin_is_terminal() || !crate::output::watched()) {
             return Err(invalid(
-                "an installation would be deleted, and there is nobody to ask",
-                "look at `bay uninstall --dry-run`, then repeat with --yes",
+                "this deletes the installation, and without a terminal it cannot ask for confirmation",
+                "look at what `bay uninstall --dry-run` lists, then repeat the command with --yes",
             )
             .into());
         }

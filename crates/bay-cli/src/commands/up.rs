@@ -65,7 +65,7 @@ pub(crate) struct Up {
     /// Show a path of the host in the bay, read-only.
     #[arg(long, value_name = "SRC:DST:ro")]
     mount: Vec<String>,
-    /// Run commands as this user instead of root. The bay makes it, and gives it the workspace.
+    /// Run commands as this user instead of root. The user is created if the image lacks it, and owns the workspace.
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
     /// Let that user run every command as root with sudo, without a password.
@@ -297,7 +297,7 @@ fn half_made(view: &BayView, error: &ApiError) -> ApiError {
         ErrorCode::DiskLimit => {
             format!("`bay rm {name}` and try again with a larger --disk-mib, or with --committed-only")
         }
-        _ => format!("`bay rm {name}` and try again, or go on without them (--committed-only)"),
+        _ => format!("`bay rm {name}` and try again, or try again without them (--committed-only)"),
     };
     ApiError::new(
         error.code,

@@ -26,7 +26,7 @@ const WORKSPACE: &str = bay_types::guest::WORKSPACE;
 /// Show changes below a directory of a bay as they happen.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay watch web\n  bay watch web /workspace/src --shallow\n  bay watch web --json | jq -r 'select(.kind == \"create\").path'\n\nA rename is `rename` at the old name, then `create` at the new one. Ends at Ctrl-C, or when the directory or the bay is removed.\nContinues during a memory capture and a pause; if changes may have been missed meanwhile, reports `dropped`.\nWith --json every line is an object: {\"event\": \"hello\" | \"change\" | \"dropped\" | \"gone\", …}."
+    after_help = "Examples:\n  bay watch web\n  bay watch web /workspace/src --shallow\n  bay watch web --json | jq -r 'select(.kind == \"create\").path'\n\nA rename is `rename` at the old name, then `create` at the new one.\nEnds at Ctrl-C, when the bay is stopped or removed, or when the directory is removed, renamed or unmounted.\nContinues while the bay's memory is captured for a checkpoint, or the bay is paused; if changes may have been missed meanwhile, reports `dropped`.\nWith --json every line is an object: {\"event\": \"hello\" | \"change\" | \"dropped\" | \"gone\", …}."
 )]
 pub(crate) struct Watch {
     /// Name or id of the bay.
@@ -90,7 +90,7 @@ impl Watch {
                 }
             }
             if lines.len() > MAX_LINE {
-                return Err(broken("a line has no end").into());
+                return Err(broken("a line of its answer is too long").into());
             }
         }
         Ok(())
@@ -117,8 +117,8 @@ impl Watch {
             State::Running | State::Starting if away <= AWAY_FOR => Ok(()),
             State::Running => Err(ApiError::new(
                 ErrorCode::Interrupted,
-                "the watch was cut off; later changes are not shown",
-                "run it again",
+                "the connection to the watch was lost; later changes are not shown",
+                "run `bay watch` again",
             )),
             _ => Err(ApiError::new(
                 ErrorCode::BayState,

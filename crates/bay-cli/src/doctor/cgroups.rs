@@ -91,7 +91,7 @@ pub(super) fn controllers() -> Check {
         id: "cgroup-controllers",
         title: "controllers for limits",
         required: false,
-        cost: "limits of the missing kind (--cpus, --memory-mib, --pids, --io-…) cannot be kept; without cpuset root in a bay can undo what nproc says",
+        cost: "limits of the missing kind (--cpus, --memory-mib, --pids, --io-…) cannot be enforced; without cpuset root in a bay can undo what nproc says",
         fix: "enable them on the kernel's command line (cgroup_enable=memory), or write them to cgroup.subtree_control",
     };
     let v1 = version_one();

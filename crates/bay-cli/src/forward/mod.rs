@@ -115,7 +115,7 @@ impl Lines {
                 return line.map(Some).map_err(|e| broken(&format!("a line cannot be read: {e}")));
             }
             if self.read.unfinished() > MAX_LINE {
-                return Err(broken("a line has no end"));
+                return Err(broken("a line of its answer is too long"));
             }
             let Some(Ok(frame)) = self.body.frame().await else { return Ok(None) };
             if let Some(data) = frame.data_ref() {
@@ -341,7 +341,7 @@ impl Shared {
 
     async fn connect(&self, port: u16) -> Result<(tokio::net::UnixStream, bytes::Bytes), ApiError> {
         let forward = *self.forward.lock().unwrap_or_else(PoisonError::into_inner);
-        let forward = forward.ok_or_else(|| broken("it is away"))?;
+        let forward = forward.ok_or_else(|| broken("the forward has no connection to it right now"))?;
         let rest = format!("/forwards/{}/ports/{port}", segment(&forward.to_string()));
         self.client.another_without_starting().tcp(&bay_path(&self.bay, &rest)).await
     }
@@ -351,11 +351,11 @@ impl Shared {
         if before != Some(error.code) {
             let message = escape::one_line(&error.message);
             let next = if error.next.is_empty() { String::new() } else { format!(" ({})", error.next) };
-            note(&format!("a connection to port {port} was closed: {message}{next}; the forward goes on"));
+            note(&format!("a connection to port {port} was closed: {message}{next}; the forward continues"));
         }
     }
 
     fn note_accept(&self, address: SocketAddr, error: &io::Error) {
-        note(&format!("{address} accepts no connection just now: {error}"));
+        note(&format!("{address} cannot accept connections right now: {error}"));
     }
 }

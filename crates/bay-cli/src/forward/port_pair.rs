@@ -28,7 +28,7 @@ impl FromStr for PortPair {
             let number = text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten();
             number.filter(|port| *port > 0).ok_or_else(|| {
                 format!(
-                    "{:?} is no port: write the bay's port, or PORT:HOST_PORT, each from 1 to 65535",
+                    "{:?} is not a port: write the bay's port, or PORT:HOST_PORT, each from 1 to 65535",
                     clip(text, QUOTED)
                 )
             })

@@ -41,7 +41,7 @@ impl LocalRepo {
         command.arg("--").arg(bundle);
         command.arg(format!("{}refs/heads/{from}:{reference}", if force { "+" } else { "" }));
         if let Some(user) = SudoUser::behind_sudo() {
-            user.is_given(place).map_err(|e| local("handing the bundle over", &e))?;
+            user.is_given(place).map_err(|e| local("passing the bundle to git", &e))?;
             user.runs(&mut command);
         }
         let output = command.output().await.map_err(|e| not_run(&e))?;

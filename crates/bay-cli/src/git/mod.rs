@@ -188,7 +188,7 @@ impl LocalRepo {
         let missing = || {
             ApiError::new(
                 ErrorCode::RefNotFound,
-                format!("{reference:?} is no branch, tag or commit of {}", self.top.display()),
+                format!("{reference:?} is not a branch, tag or commit of {}", self.top.display()),
                 "`git branch -a` and `git tag` list all of them",
             )
         };

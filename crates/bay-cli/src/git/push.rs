@@ -26,7 +26,7 @@ const MAX_SHOWN: usize = 20;
 pub(crate) async fn address(remote: &str) -> Result<String, ApiError> {
     if remote.is_empty() || remote.starts_with('-') || remote.chars().any(char::is_control) {
         return Err(invalid(
-            format!("{remote:?} is no remote"),
+            format!("{remote:?} is not a remote"),
             "write a path, a URL or the name of a remote",
         ));
     }
@@ -60,7 +60,7 @@ pub(crate) async fn push(
     }
     command.envs(work.clean.repo().lent()).env("LC_ALL", "C");
     if let Some(user) = SudoUser::behind_sudo() {
-        user.is_given(work.clean.place()).map_err(|e| local("handing the work over", &e))?;
+        user.is_given(work.clean.place()).map_err(|e| local("passing the work to git", &e))?;
         user.runs(&mut command);
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);

@@ -23,8 +23,9 @@ use super::found::{Found, LAST, is_below_keys};
 use super::install::systemctl;
 use super::place::{Place, remove_file};
 
-/// How long the daemon may take to end after SIGTERM, and then after SIGKILL.
+/// How long the daemon may take to end after SIGTERM.
 const END_WITHIN: Duration = Duration::from_secs(30);
+/// How long the daemon may take to end after SIGKILL.
 const DIE_WITHIN: Duration = Duration::from_secs(10);
 
 /// The steps in their order. With `--keep-data` some are left out.
@@ -162,7 +163,7 @@ impl<'a> Removal<'a> {
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(ApiError::new(
                 ErrorCode::DataDirBusy,
-                format!("another daemon has the data directory {}", self.found.data_dir.display()),
+                format!("another daemon uses the data directory {}", self.found.data_dir.display()),
                 "end it, then run `bay uninstall` again",
             ));
         }
@@ -427,7 +428,7 @@ pub(crate) fn list(place: &Place, found: &Found, keep_data: bool) -> Vec<(&'stat
             }
             Ok(_) => {}
             Err(_) if found.pool_is_inside() => {
-                lines.push(("pool", format!("{} (nobody can look into it)", found.pool_dir.display())));
+                lines.push(("pool", format!("{} (its content cannot be read)", found.pool_dir.display())));
             }
             Err(_) => {}
         }
@@ -454,7 +455,7 @@ pub(crate) fn stays(found: &Found, keep_data: bool) -> Vec<String> {
     } else if let Err(why) = &found.pool
         && !found.pool_is_inside()
     {
-        lines.push(format!("{}: nobody can look into the pool ({why})", found.pool_dir.display()));
+        lines.push(format!("{}: the content of the pool cannot be read ({why})", found.pool_dir.display()));
     }
     if !found.data.is_empty() && found.daemon.is_none() {
         lines.push(format!(

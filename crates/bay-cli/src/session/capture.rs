@@ -25,6 +25,7 @@ pub(crate) struct Captured {
 
 /// How long a daemon may be unreachable before the command is given up.
 const REATTACH_FOR: Duration = Duration::from_secs(10);
+/// Pause before the next attempt to connect.
 const POLL: Duration = Duration::from_millis(20);
 
 /// Runs `spec` to its end with `input`, which must be short, on its standard input. Waits for a daemon that restarts.
@@ -45,8 +46,8 @@ pub(crate) async fn capture(
     loop {
         while let Some(frame) = frames.next().map_err(|error| broken(&error.to_string()))? {
             match frame {
-                Frame::Stdout(bytes) => take(&mut stdout, &bytes)?,
-                Frame::Stderr(bytes) => take(&mut stderr, &bytes)?,
+                Frame::Stdout(bytes) => keep_bounded(&mut stdout, &bytes)?,
+                Frame::Stderr(bytes) => keep_bounded(&mut stderr, &bytes)?,
                 Frame::Exit(exit, _) => return Ok(Captured { exit, stdout, stderr }),
                 Frame::Error(error) if passing(&error) => break,
                 Frame::Error(error) => return Err(error),
@@ -58,7 +59,7 @@ pub(crate) async fn capture(
                 | Frame::Signal(_)
                 | Frame::Input(..)
                 | Frame::InputEnd(_) => {
-                    return Err(broken("a frame came from the wrong direction"));
+                    return Err(broken("it sent a frame that only clients send"));
                 }
             }
         }
@@ -115,7 +116,7 @@ async fn attach_again(
     }
 }
 
-fn take(kept: &mut Vec<u8>, bytes: &[u8]) -> Result<(), ApiError> {
+fn keep_bounded(kept: &mut Vec<u8>, bytes: &[u8]) -> Result<(), ApiError> {
     if kept.len() + bytes.len() > MAX_CAPTURED {
         return Err(too_much());
     }

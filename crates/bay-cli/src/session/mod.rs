@@ -426,7 +426,7 @@ impl<'a> Session<'a> {
             | Frame::Signal(_)
             | Frame::Input(..)
             | Frame::InputEnd(_) => {
-                return Err(broken("a frame came from the wrong direction").into());
+                return Err(broken("it sent a frame that only clients send").into());
             }
         }
         Ok(None)
@@ -490,8 +490,8 @@ impl<'a> Session<'a> {
             _ => {
                 let (bay, exec) = (&self.bay, &self.spec.id);
                 self.note(&format!(
-                    "not waiting for the command any longer; it was told to end: `bay execs ls {bay}` tells \
-                     whether {exec} did"
+                    "not waiting for the command any longer; it was sent KILL: `bay execs ls {bay}` shows \
+                     whether {exec} has ended"
                 ));
                 return Some(End::Interrupted(number));
             }

@@ -47,8 +47,9 @@ use decider::BayDecider;
 use port::{PortConnections, PortDatagrams};
 use record::Recorder;
 
-/// How long a guest may take to put sentinels into their places, and the wait before the next attempt.
+/// How long a guest may take to put sentinels into their places.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
+/// Pause before the next attempt.
 const TELL_AGAIN: Duration = Duration::from_millis(500);
 /// The longest interval between two checks whether a rule or a grant has ended.
 const LOOK_AT_ENDS: Duration = Duration::from_secs(60);
@@ -273,7 +274,10 @@ fn publish(open: &Weak<BayEgress>, change: u64) {
 fn closed(why: &str) -> CoreError {
     CoreError::new(
         ErrorCode::HostUnfit,
-        format!("the way out of the bay could not be opened: {why}"),
-        Hint::new("nothing leaves the bay until it is; {} tells what this host lacks", [Action::Doctor]),
+        format!("the gateway of the bay could not be opened: {why}"),
+        Hint::new(
+            "until it is open, nothing leaves the bay; {} shows what this host lacks",
+            [Action::Doctor],
+        ),
     )
 }

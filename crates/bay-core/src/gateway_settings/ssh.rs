@@ -14,8 +14,9 @@ use bay_gateway::SshLogin;
 use bay_policy::Host;
 use zeroize::Zeroizing;
 
-/// The longest key, and the longest list of hosts, that is read.
+/// The longest key that is read.
 const MAX_KEY_BYTES: u64 = 64 << 10;
+/// The longest list of hosts that is read.
 const MAX_KNOWN_HOSTS_BYTES: u64 = 4 << 20;
 /// The user name at forges.
 const USUAL_USER: &str = "git";

@@ -36,9 +36,9 @@ pub(crate) fn used_up() -> CoreError {
     CoreError::new(
         ErrorCode::NotEnough,
         format!(
-            "this bay has used up the {QUOTA_MIB} MiB that the record keeps of what one bay causes from inside"
+            "this bay has used up the {QUOTA_MIB} MiB that requests from inside it may add to the record"
         ),
-        "ask the operator to do it from outside; a fork of the bay has a part of its own",
+        "ask the operator to do it from outside; a fork of the bay has a quota of its own",
     )
 }
 

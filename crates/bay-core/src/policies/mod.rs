@@ -16,8 +16,11 @@ pub(crate) use compile::{Effective, Source};
 pub(crate) fn too_many_grants(bay: &str) -> CoreError {
     CoreError::new(
         ErrorCode::NotEnough,
-        format!("{bay} has {MAX_GRANTS} grants, and no bay may have more"),
-        Hint::new("{} takes one back; what is needed often is a rule", [Action::RemoveGrant(bay.into())]),
+        format!("{bay} has {MAX_GRANTS} grants, the most allowed"),
+        Hint::new(
+            "{} revokes one; for a permission that is needed often, write a rule into the policy",
+            [Action::RemoveGrant(bay.into())],
+        ),
     )
 }
 

@@ -16,11 +16,11 @@ pub(crate) fn checked(found: &FoundPlaces) -> Result<FoundPlaces, CoreError> {
         if places.len() > MAX_PLACES {
             return Err(CoreError::new(
                 ErrorCode::InvalidInput,
-                format!("{} places came with the policy", places.len()),
-                format!("at most {MAX_PLACES} of one kind are taken; write rules instead"),
+                format!("the policy comes with too many places: {}", places.len()),
+                format!("give at most {MAX_PLACES} of one kind; write rules instead"),
             ));
         }
-        places.iter().map(one).collect()
+        places.iter().map(parse_place).collect()
     };
     Ok(FoundPlaces {
         registries: list(&found.registries)?,
@@ -30,7 +30,7 @@ pub(crate) fn checked(found: &FoundPlaces) -> Result<FoundPlaces, CoreError> {
     })
 }
 
-fn one(given: &FoundPlace) -> Result<FoundPlace, CoreError> {
+fn parse_place(given: &FoundPlace) -> Result<FoundPlace, CoreError> {
     let place = Place::parse(&given.url).map_err(|refusal| {
         CoreError::new(
             ErrorCode::InvalidInput,
@@ -82,8 +82,8 @@ mod tests {
                 .map(|address| address.parse().unwrap())
                 .to_vec(),
         };
-        assert!(one(&place("https://me:secret@packages.example.com/")).is_err());
-        let kept = one(&place("https://Packages.example.com/simple")).unwrap();
+        assert!(parse_place(&place("https://me:secret@packages.example.com/")).is_err());
+        let kept = parse_place(&place("https://Packages.example.com/simple")).unwrap();
         assert_eq!(kept.url, "https://packages.example.com/simple/");
         assert_eq!(kept.addresses, ["10.0.0.5".parse::<std::net::IpAddr>().unwrap()]);
         assert!(!kept.from.contains('\u{1b}'));

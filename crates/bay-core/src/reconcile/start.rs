@@ -65,7 +65,7 @@ impl Reconciler {
             () = self.handle.backend.wait_gone(record) => Err(CoreError::new(
                 ErrorCode::BayFailed,
                 "the guest ended before it answered",
-                Hint::new("{} tells what this host lacks; the daemon's log has more", [Action::Doctor]),
+                Hint::new("{} shows what this host lacks; the daemon's log has more", [Action::Doctor]),
             )),
         };
         let info = match info {

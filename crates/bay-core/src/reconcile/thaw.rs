@@ -57,9 +57,9 @@ impl Reconciler {
                     } else {
                         error.code
                     },
-                    format!("what ran at {} could not be brought back: {}", from.checkpoint, error.message),
+                    format!("the processes of {} could not be restored: {}", from.checkpoint, error.message),
                     Hint::new(
-                        "its files are in place: {} starts it anew from them",
+                        "the files are restored: {} starts the bay from them",
                         [Action::StartBay((&row.name).into())],
                     )
                     .and(if from.bay == row.id { again } else { Hint::default() }),
@@ -86,7 +86,7 @@ impl Reconciler {
             let what = format!("what ran in {} at {}", row.name, from.checkpoint);
             let bay = HintBay::from(&row.name);
             let hint = Hint::new(
-                "it stays on disk: stop other bays, then {}; {} and {} start it anew from its files",
+                "it stays paused on disk: stop other bays, then {}; or {} and {} start it from its files alone",
                 [Action::ResumeBay(bay.clone()), Action::StopBay(bay.clone()), Action::StartBay(bay)],
             );
             shortage.refusal(&what, hint)

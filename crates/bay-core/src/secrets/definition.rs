@@ -82,7 +82,7 @@ pub(crate) fn check(set: &SecretSet) -> Result<Vec<Named>, CoreError> {
     if set.uses.is_empty() {
         let known = presets().into_keys().collect::<Vec<_>>().join(", ");
         return Err(wrong(
-            "nothing says what the secret is for",
+            "the secret has no use: nothing says to which hosts it may be sent",
             format!("add --for \"HOST/PATH as SLOT\", or one of the presets: {known}"),
         ));
     }
@@ -98,14 +98,14 @@ pub(crate) fn check(set: &SecretSet) -> Result<Vec<Named>, CoreError> {
     }
     if set.env.is_empty() && set.files.is_empty() && set.git.is_empty() {
         return Err(wrong(
-            "bays would find the secret nowhere: its name is no name of a variable",
+            "no place for the secret in bays was given, and its name cannot be the name of a variable",
             "add --env NAME, --file PATH or --git HOST",
         ));
     }
     let mut named = Vec::new();
     for one in &set.uses {
         named.push(Named::parse(one).map_err(|error| {
-            wrong(plain_text(&error.to_string()), "docs/secrets.md tells how uses are written")
+            wrong(plain_text(&error.to_string()), "docs/secrets.md describes how to write uses")
         })?);
     }
     for one in &set.env {
@@ -181,7 +181,7 @@ fn git(text: &str, named: &[Named]) -> Result<(), CoreError> {
     }
     if git_slot(place, named).is_none() {
         return Err(wrong(
-            format!("the secret is for nothing at {} that git could send it as", plain_text(place)),
+            format!("the secret has no use at {} in a form that git can send", plain_text(place)),
             format!("add --for \"{} as basic\"", plain_text(place)),
         ));
     }

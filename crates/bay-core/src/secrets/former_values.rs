@@ -22,9 +22,10 @@ use crate::keyring::Keyring;
 
 /// How long a value is remembered after it was last the value of a secret.
 pub(crate) const REMEMBERED_FOR: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// The most remembered values of one name, and (below) of all names; the oldest are dropped first. The gateway looks
-/// for each of them in answers of its hosts, and a command can print another value every ten seconds.
+/// The most remembered values of one name; the oldest are dropped first. The gateway looks for each of them in answers
+/// of its hosts, and a command can print another value every ten seconds.
 pub(crate) const MAX_OF_ONE: usize = 8;
+/// The most remembered values of all names; the oldest are dropped first.
 pub(crate) const MAX_REMEMBERED: usize = 256;
 /// The most hosts that rules of policies add to secrets.
 const MAX_RULE_HOSTS: usize = 256;

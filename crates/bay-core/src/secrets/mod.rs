@@ -257,7 +257,7 @@ impl Vault {
             CoreError::new(
                 ErrorCode::SecretNotFound,
                 format!("there is no secret {:?}", crate::channel::plain_text(name)),
-                Hint::new("{} shows those there are", [Action::ListSecrets]),
+                Hint::new("{} lists the secrets", [Action::ListSecrets]),
             )
         })
     }
@@ -302,8 +302,8 @@ impl Vault {
         }
         Err(CoreError::new(
             ErrorCode::NotEnough,
-            format!("there are {MAX_SECRETS} secrets, and no daemon has more"),
-            Hint::new("{} takes one away", [Action::RemoveSecret]),
+            format!("there are {MAX_SECRETS} secrets, the most allowed"),
+            Hint::new("{} removes one", [Action::RemoveSecret]),
         ))
     }
 

@@ -88,7 +88,7 @@ pub(crate) async fn fetch(line: &str, uid: u32, within: Duration) -> Result<Fetc
 /// Parses a value, or a JSON object with a value.
 fn read(output: &[u8]) -> Result<Fetched, String> {
     let text = std::str::from_utf8(output)
-        .map_err(|_| "its command printed something that is no text".to_owned())?;
+        .map_err(|_| "its command printed something that is not text".to_owned())?;
     let text = text.trim_end_matches(['\n', '\r']);
     let fetched = if text.trim_start().starts_with('{') {
         let told: Told = serde_json::from_str(text)
@@ -188,7 +188,7 @@ mod tests {
         for (line, why) in [
             ("echo the-canary-value; exit 3", "failed"),
             ("printf 'the-canary-value\\nmore\\n'", "line breaks"),
-            ("printf '\\377\\376the-canary-value'", "no text"),
+            ("printf '\\377\\376the-canary-value'", "not text"),
             ("echo short", "shorter"),
             ("true", "shorter"),
             ("yes the-canary-value", "more than"),

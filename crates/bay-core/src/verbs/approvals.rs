@@ -102,9 +102,9 @@ pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<Approval, CoreE
     let unknown = || {
         CoreError::new(
             ErrorCode::ApprovalNotFound,
-            format!("there is no question {:?}", plain_text(given)),
+            format!("there is no approval {:?}", plain_text(given)),
             Hint::new(
-                "{} lists those that are open, {} those that were",
+                "{} lists the pending approvals, {} also the answered ones",
                 [Action::ListApprovals, Action::ListAllApprovals],
             ),
         )
@@ -122,8 +122,8 @@ pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<Approval, CoreE
         (None, _) => Err(unknown()),
         _ => Err(CoreError::new(
             ErrorCode::InvalidInput,
-            format!("more than one question ends with {given}"),
-            "give more of its id",
+            format!("more than one approval has an id that ends with {given}"),
+            "give more characters of the id",
         )),
     }
 }
@@ -141,19 +141,19 @@ async fn open(daemon: &Daemon, given: &str) -> Result<Arc<Question>, CoreError> 
 fn answered(card: &Approval) -> CoreError {
     let id = card.id;
     let message = match (&card.state, &card.answer) {
-        (ApprovalState::Allowed, Some(Answer { by, .. })) => format!("{id} was allowed by {by} already"),
+        (ApprovalState::Allowed, Some(Answer { by, .. })) => format!("{by} has already allowed {id}"),
         (ApprovalState::Denied, Some(Answer { by, why, .. })) => {
             let why = why.as_ref().map(|why| format!(": {}", plain_text(why))).unwrap_or_default();
-            format!("{id} was denied by {by} already{why}")
+            format!("{by} has already denied {id}{why}")
         }
-        (ApprovalState::Expired, _) => format!("nobody answered {id} in time, which was a denial"),
+        (ApprovalState::Expired, _) => format!("nobody answered {id} in time, so it was denied"),
         (ApprovalState::Revoked, _) => format!("{id} was allowed, and the allow was revoked"),
         (_, Some(Answer { why: Some(why), .. })) => format!("{id} was dropped: {why}"),
-        _ => format!("{id} was dropped: what it was about is gone"),
+        _ => format!("{id} was dropped: what asked for it is gone"),
     };
     let next = match card.state {
         ApprovalState::Allowed => "nothing is left to do",
-        _ => "what is still wanted is asked about again when it is sent again",
+        _ => "if it is still wanted, send the request or run the command again: that makes a new approval",
     };
     CoreError::new(ErrorCode::ApprovalAnswered, message, next)
 }
@@ -174,8 +174,8 @@ async fn allow_request(
         && *digest != card.digest
     {
         return Err(invalid(
-            format!("{} is not what was looked at: its digest is {}", card.id, card.digest),
-            Hint::new("{} shows what is held", [Action::ShowApproval(card.id)]),
+            format!("the card of {} is not the one you saw: its digest is {}", card.id, card.digest),
+            Hint::new("{} shows the card as it is now", [Action::ShowApproval(card.id)]),
         ));
     }
     let for_s = checked_time(&wanted)?;
@@ -208,8 +208,8 @@ async fn allow_request(
     {
         let which = card.exec_number.map_or_else(|| exec.to_string(), |number| format!("exec {number}"));
         return Err(invalid(
-            format!("{which} has ended, and an allow for it is for nobody"),
-            "allow it for a time with --for 10m: then the same request of any command in this bay goes on",
+            format!("{which} has ended, so an allow of its request alone would have no effect"),
+            "allow it for a time with --for 10m: then the same request of any command in this bay is allowed",
         ));
     }
     // Checked before anything is decided: a failure must not leave an allow without its rule.
@@ -250,10 +250,12 @@ fn checked_time(wanted: &Allow) -> Result<Option<u64>, CoreError> {
     match (wanted.reach, wanted.for_s) {
         (Reach::For, Some(seconds)) if (1..=MAX_ALLOW_S).contains(&seconds) => Ok(Some(seconds)),
         (Reach::For, _) => Err(invalid(
-            "it is to be allowed for a time, and that is none, or too long",
-            format!("give 1 to {MAX_ALLOW_S} s; what is to last is a rule (--save)"),
+            "the time of the allow is missing, zero or too long",
+            format!("give 1 to {MAX_ALLOW_S} s; --save makes a permanent rule"),
         )),
-        (_, Some(_)) => Err(invalid("a time was given to an allow that has none", "use the reach \"for\"")),
+        (_, Some(_)) => {
+            Err(invalid("a time was given for an allow without a time limit", "use the reach \"for\""))
+        }
         (_, None) => Ok(None),
     }
 }
@@ -338,7 +340,7 @@ async fn deny_request(
             return Err(invalid(
                 format!("no checkpoint was made before {} was asked", card.id),
                 Hint::new(
-                    "write checkpoint = true into the rule that asks; {} goes back to any other checkpoint",
+                    "set checkpoint = true in the rule that asks; {} restores any other checkpoint",
                     [Action::RestoreAny],
                 ),
             ));
@@ -365,12 +367,12 @@ async fn revoke_allow(daemon: Arc<Daemon>, given: String, caller: Principal) -> 
     let (message, hint) = match now.state {
         ApprovalState::Open => (
             format!("{id} is not answered yet"),
-            Hint::new("refuse it with {}", [Action::DenyApproval(id.short().to_owned())]),
+            Hint::new("deny it with {}", [Action::DenyApproval(id.short().to_owned())]),
         ),
         ApprovalState::Allowed => (
-            format!("the allow {id} is used up: there is nothing left of it to revoke"),
+            format!("the allow {id} is used up, so it cannot be revoked"),
             Hint::new(
-                "a grant is revoked with {}, a saved rule with {}",
+                "{} revokes a grant, {} changes a saved rule",
                 [Action::RemoveAnyGrant, Action::EditPolicy],
             ),
         ),

@@ -78,7 +78,7 @@ fn absent(event: u64, size: u64) -> CoreError {
         ErrorCode::EventNotFound,
         format!("there is no event {event}"),
         Hint::from(format!("the record has {size} events, counted from 1"))
-            .and(Hint::new("{} shows those of a bay", [Action::Timeline(HintBay::OfRequest)])),
+            .and(Hint::new("{} shows the events of a bay", [Action::Timeline(HintBay::OfRequest)])),
     )
 }
 
@@ -88,7 +88,7 @@ fn tied(evidence: Result<Option<Evidence>, StoreError>) -> Result<Evidence, Core
             ErrorCode::LedgerBroken,
             "the proof cannot be made: hashes of the record are missing or damaged",
             Hint::new(
-                "{} tells where; copy the data directory as evidence before anything else",
+                "copy the data directory as evidence before anything else; then {} shows where",
                 [Action::VerifyAudit],
             ),
         )

@@ -100,7 +100,7 @@ pub async fn stop(
     if grace > MAX_STOP_GRACE {
         return Err(CoreError::new(
             ErrorCode::InvalidInput,
-            format!("a grace of {} s is too long", grace.as_secs()),
+            format!("a grace period of {} s is too long", grace.as_secs()),
             format!("give at most {} s", MAX_STOP_GRACE.as_secs()),
         ));
     }
@@ -180,7 +180,7 @@ pub(super) async fn reach(
         return Err(CoreError::new(
             ErrorCode::BayState,
             format!("the bay {} did not become {wanted}, it is {}: {}", view.name, view.state, view.reason),
-            Hint::new("{} tells more", [Action::ShowBay((&view.name).into())]),
+            Hint::new("{} shows more", [Action::ShowBay((&view.name).into())]),
         ));
     }
     daemon.fault.at(Point::BeforeAck);
@@ -202,9 +202,11 @@ async fn start_bay(
     let fits = |row: &BayRow| {
         not_deleting(row, "started")?;
         match row.state {
-            State::Paused => {
-                Err(misfit(row, "started", Hint::new("{} thaws it", [Action::ResumeBay((&row.name).into())])))
-            }
+            State::Paused => Err(misfit(
+                row,
+                "started",
+                Hint::new("{} resumes it", [Action::ResumeBay((&row.name).into())]),
+            )),
             _ => Ok(()),
         }
     };

@@ -91,7 +91,7 @@ pub async fn delete(
         CoreError::new(
             ErrorCode::InvalidName,
             e.to_string(),
-            Hint::new("{} shows them", [Action::ListCheckpoints((&handle.name).into())]),
+            Hint::new("{} lists the checkpoints", [Action::ListCheckpoints((&handle.name).into())]),
         )
     })?;
     to_the_end(deletion::delete(Arc::clone(daemon), handle, name, *who)).await
@@ -182,7 +182,7 @@ fn require_stable(row: &BayRow, verb: &str) -> Result<(), CoreError> {
     }
     let busy = match (row.restore_wanted, row.replace_with) {
         (Some(point), _) => format!("is being restored to {}", point.checkpoint),
-        (None, Some(_)) => "gets a fresh root".to_owned(),
+        (None, Some(_)) => "is being given a fresh root".to_owned(),
         (None, None) if row.disk_ready => return Ok(()),
         (None, None) => return Err(misfit(row, verb, soon())),
     };
@@ -214,7 +214,7 @@ pub(super) async fn find(
         CoreError::new(
             ErrorCode::CheckpointNotFound,
             format!("the bay {} has no checkpoint {name}", handle.name),
-            Hint::new("{} shows those it has", [Action::ListCheckpoints((&handle.name).into())]),
+            Hint::new("{} lists its checkpoints", [Action::ListCheckpoints((&handle.name).into())]),
         )
     })
 }

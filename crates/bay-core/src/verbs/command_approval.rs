@@ -90,10 +90,10 @@ impl Command<'_> {
         Err(CoreError::new(
             ErrorCode::Denied,
             format!(
-                "the command was not started: a person has to be asked about it, and it has {bytes} bytes, of which a \
+                "the command was not started: a person must approve it, and it has {bytes} bytes, of which an approval \
                  card shows {MAX_ASKED_BYTES}"
             ),
-            "put what is long into a file in the workspace and name the file",
+            "put the long part into a file in the workspace and give the command the name of the file",
         ))
     }
 }
@@ -227,28 +227,28 @@ async fn decide(
                 return Err(CoreError::new(
                     ErrorCode::Denied,
                     format!("the command was not started: {why}"),
-                    Hint::new("{} shows what was asked and answered", [Action::ListAllApprovals]),
+                    Hint::new("{} lists all approvals with their answers", [Action::ListAllApprovals]),
                 ));
             }
             Verdict::Waiting(question) if caller.kind() == Kind::Bay => {
                 return Err(CoreError::new(
                     ErrorCode::ApprovalPending,
-                    format!("a person has to answer first whether the command may run ({})", question.id),
-                    "repeat the command: it is the same question, and finds its answer",
+                    format!("the command needs the approval {}, which nobody has answered yet", question.id),
+                    "repeat the command after the answer: it then uses this approval",
                 ));
             }
             Verdict::Waiting(question) => {
                 return Err(CoreError::new(
                     ErrorCode::Interrupted,
-                    format!("nobody has answered {} yet, and the daemon is about to end", question.id),
-                    "repeat the command: it waits for the same answer",
+                    format!("the daemon is stopping, and nobody has answered {} yet", question.id),
+                    "repeat the command: it then waits for the same approval",
                 ));
             }
             Verdict::Reconsider => {}
             Verdict::Ending => {
                 return Err(CoreError::new(
                     ErrorCode::Interrupted,
-                    "the daemon is about to end, and asks nothing more",
+                    "the daemon is stopping, and makes no new approvals",
                     "repeat the command in a moment",
                 ));
             }
@@ -295,7 +295,7 @@ fn refused(rule: &ExecRule) -> CoreError {
     CoreError::new(
         ErrorCode::Denied,
         format!("the command was not started: rule {} at {} denies it{why}", rule.id, rule.origin),
-        Hint::new("{} shows the rules that hold", [Action::ShowPolicy(HintBay::OfRequest)]),
+        Hint::new("{} shows the rules that apply", [Action::ShowPolicy(HintBay::OfRequest)]),
     )
 }
 

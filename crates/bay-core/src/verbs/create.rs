@@ -85,7 +85,7 @@ fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, CoreErr
         {
             return Err(CoreError::new(
                 ErrorCode::InvalidInput,
-                "the repository's URL is empty, too long, or holds characters no URL has",
+                "the repository's URL is empty, too long, or contains characters that no URL has",
                 "give a URL such as https://host/path.git",
             ));
         }
@@ -231,10 +231,7 @@ async fn prepare(
         return Err(CoreError::new(
             ErrorCode::ImageNotFound,
             format!("there is no image {:?}", create.image),
-            Hint::new(
-                "{} shows the images there are; {} brings one in",
-                [Action::ListImages, Action::ImportImage],
-            ),
+            Hint::new("{} lists the images; {} imports one", [Action::ListImages, Action::ImportImage]),
         ));
     }
     reporter.stage("importing the image");
@@ -257,7 +254,7 @@ fn origin(
                 return Err(CoreError::new(
                     ErrorCode::RefNotFound,
                     "the commit is not in the cache",
-                    Hint::new("run {} again: it brings the commit along", [Action::MakeBayFromPath]),
+                    Hint::new("run {} again: it copies the commit into the cache", [Action::MakeBayFromPath]),
                 ));
             }
             (*repo, commit.clone(), branch.clone())

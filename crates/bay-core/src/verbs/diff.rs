@@ -26,7 +26,7 @@ use crate::background::blocking;
 use crate::daemon::Daemon;
 use crate::progress::{IN_FLIGHT, ProgressReporter, REPORT_EVERY};
 use crate::registry::BayHandle;
-use crate::verbs::start_spec::begins_from;
+use crate::verbs::start_spec::{begins_from, environment_of};
 use crate::verbs::{bays, checkpoints};
 
 /// How long a reader, for example a person in a pager, may leave lines unread before others get its turn.
@@ -167,7 +167,7 @@ async fn prepare_for(
         return Err(CoreError::new(
             ErrorCode::BayState,
             format!("the bay {} has no files yet: it is {} ({})", row.name, row.state, row.reason),
-            "repeat the command when it runs",
+            "repeat the command when the bay runs",
         ));
     }
     let pool = daemon.pool()?;
@@ -196,8 +196,8 @@ async fn prepare_for(
     let Ok(Ok(turn)) = turn else {
         return Err(CoreError::new(
             ErrorCode::Interrupted,
-            format!("{MAX_DIFFS} comparisons are going on already"),
-            "repeat the command when one of them is done",
+            format!("{MAX_DIFFS} comparisons are running, the most allowed"),
+            "repeat the command when one of them has ended",
         ));
     };
     let without_ignored = ask.part == Part::Workspace && !ask.ignored;
@@ -301,7 +301,7 @@ pub(super) fn run(
                 ErrorCode::Interrupted,
                 format!("{moment} of {} was removed while it was compared", comparison.bay),
                 Hint::new(
-                    "{} shows what is left to compare with",
+                    "{} lists the remaining checkpoints to compare with",
                     [Action::ListCheckpoints(comparison.bay.as_str().into())],
                 ),
             ));
@@ -342,7 +342,7 @@ fn failed(error: &DiffError) -> CoreError {
     match error {
         DiffError::Stopped => CoreError::new(
             ErrorCode::Interrupted,
-            "the comparison was given up because nobody listened",
+            "the comparison was stopped because its client did not read the result",
             "repeat the command",
         ),
         DiffError::Top(_) => CoreError::internal(error),

@@ -40,8 +40,8 @@ pub async fn prune(daemon: &Arc<Daemon>, who: &Principal, prune: PoolPrune) -> R
     if prune.daemons.as_ref().is_some_and(|daemons| daemons.len() > MAX_PRUNED) {
         return Err(CoreError::new(
             ErrorCode::InvalidInput,
-            format!("{MAX_PRUNED} daemons are the most that one request can name"),
-            "leave them out to mean all that are gone",
+            format!("one request can name at most {MAX_PRUNED} daemons"),
+            "name none to mean all whose data directories are gone",
         ));
     }
     let (daemon, who) = (Arc::clone(daemon), *who);

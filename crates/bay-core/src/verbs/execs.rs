@@ -17,7 +17,7 @@ use bay_store::{Draft, ExecRow, Findings, Inserted};
 use bay_types::bay::State;
 use bay_types::event;
 use bay_types::event::exec::ExecFiles;
-use bay_types::event::{EventBody, ExecEvent};
+use bay_types::event::{EventBody, ExecEvent, Recorded as _};
 use bay_types::exec::{
     EndReason, ExecEnd, ExecSpec, ExecStatus, ExecView, Exit, LimitHit, Reporter, SignalRequest, Signalled,
     duration_s,
@@ -33,7 +33,7 @@ use bay_types::{Action, CoreError, ErrorCode, ExecId, Hint, InputId};
 use bytes::Bytes;
 use http::Method;
 
-use crate::channel::{ANSWER_WITHIN, FrameStream};
+use crate::channel::{ANSWER_WITHIN, FrameStream, new_guest};
 use crate::daemon::Daemon;
 use crate::registry::{BayHandle, Starting};
 use crate::verbs::blame;
@@ -124,7 +124,7 @@ pub(crate) fn must_run(handle: &BayHandle) -> Result<(), CoreError> {
     let name = &handle.name;
     let hint = match row.state {
         State::Running => return Ok(()),
-        State::Paused => Hint::new("{} thaws it", [Action::ResumeBay(name.into())]),
+        State::Paused => Hint::new("{} resumes it", [Action::ResumeBay(name.into())]),
         State::Stopped | State::Failed => Hint::new("{} starts it", [Action::StartBay(name.into())]),
         State::Deleting => Hint::new("{} makes a new one", [Action::MakeBay]),
         State::Creating | State::Starting | State::Stopping => "repeat the command in a moment".into(),
@@ -416,7 +416,7 @@ async fn guest_status(handle: &BayHandle, id: ExecId) -> Result<ExecStatus, Core
     if status.spec.id == id {
         return Ok(status);
     }
-    Err(CoreError::new(ErrorCode::GuestUnreachable, "the guest answered for another exec", ""))
+    Err(CoreError::new(ErrorCode::GuestUnreachable, "the guest answered for another exec", new_guest()))
 }
 
 /// Asks the guest about open execs and records those that ended, for a caller that waits: limited in time.
@@ -457,7 +457,10 @@ pub(crate) async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> R
         Err(error) if !passing => error,
         _ => CoreError::new(
             ErrorCode::Interrupted,
-            format!("the guest of the bay {} cannot be followed right now", handle.name),
+            format!(
+                "the output of this exec in the bay {} cannot be followed right now: the bay's guest does not answer",
+                handle.name
+            ),
             "repeat the command in a moment",
         ),
     })
@@ -507,7 +510,7 @@ pub(super) async fn find(daemon: &Daemon, handle: &BayHandle, given: &str) -> Re
         CoreError::new(
             ErrorCode::ExecNotFound,
             message,
-            Hint::new("{} shows the execs there are", [Action::ListExecs((&handle.name).into())]),
+            Hint::new("{} lists the execs", [Action::ListExecs((&handle.name).into())]),
         )
     };
     let shown: String = given.chars().take(64).collect();
@@ -588,7 +591,7 @@ pub(super) async fn signal(
     if !(1..=64).contains(&signal.signal) {
         return Err(CoreError::new(
             ErrorCode::InvalidInput,
-            format!("{} is no signal", signal.signal),
+            format!("{} is not a signal", signal.signal),
             "`kill -l` lists the signals",
         ));
     }

@@ -73,7 +73,7 @@ pub(crate) fn refuse_local(location: &str) -> Result<(), CoreError> {
     Err(CoreError::new(
         ErrorCode::InvalidInput,
         format!("{shown:?} is a path of this host, which the daemon does not open"),
-        Hint::new("{} brings a local repository, and what is new in it", [Action::MakeBayFromPath]),
+        Hint::new("{} copies a local repository and its new commits", [Action::MakeBayFromPath]),
     ))
 }
 

@@ -118,7 +118,7 @@ pub async fn write(
     serde_json::from_slice(&said).map_err(|e| {
         CoreError::new(
             ErrorCode::GuestUnreachable,
-            format!("the guest of this bay did not say what it wrote: {e}"),
+            format!("the guest's answer about the file that it wrote cannot be parsed: {e}"),
             new_guest(),
         )
     })

@@ -43,8 +43,8 @@ async fn make_children(
     if !(1..=MAX_FORKS).contains(&wanted.count) {
         return Err(CoreError::new(
             ErrorCode::InvalidInput,
-            format!("{} is not a number of bays that a fork can make", wanted.count),
-            format!("give one from 1 to {MAX_FORKS}"),
+            format!("a fork cannot make {} bays", wanted.count),
+            format!("give a number from 1 to {MAX_FORKS}"),
         ));
     }
     parent.require_driver()?;
@@ -148,7 +148,7 @@ fn incomplete(
         parts.push(format!("{name} could not be made: {}", error.message));
     }
     parts.extend(
-        failed.iter().map(|(name, error)| format!("{name} was made and does not run: {}", error.message)),
+        failed.iter().map(|(name, error)| format!("{name} was made but does not run: {}", error.message)),
     );
     let names: Vec<&str> = running.iter().map(|bay| bay.name.as_str()).collect();
     parts.push(match names.as_slice() {
@@ -160,7 +160,7 @@ fn incomplete(
         [] => first.hint.clone(),
         left => {
             let made = Action::RemoveBays(left.iter().map(ToString::to_string).collect());
-            Hint::new("{} removes those that were made", [made]).and(first.hint.clone())
+            Hint::new("{} removes the new bays", [made]).and(first.hint.clone())
         }
     };
     CoreError::new(first.code, parts.join("; "), hint)
@@ -171,10 +171,10 @@ fn has_room(daemon: &Daemon, parent: &BayHandle, each: u64, count: u32) -> Resul
     daemon.admission.fits(each.saturating_mul(u64::from(count))).map_err(|shortage| {
         let what = match count {
             1 => format!("a fork of the running {}", parent.name),
-            _ => format!("{count} bays that go on from {}", parent.name),
+            _ => format!("{count} bays that continue from {}", parent.name),
         };
         let hint = Hint::new(
-            "make fewer, or stop other bays; {} makes bays that start anew from the files",
+            "make fewer, or stop other bays; or {} starts the new bays from the files, without the memory",
             [Action::FilesOnly],
         );
         shortage.refusal(&what, hint)

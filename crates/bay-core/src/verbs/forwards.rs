@@ -94,7 +94,7 @@ pub async fn open(
     let (id, forward) = handle.forwards.add(spec).ok_or_else(|| {
         CoreError::new(
             ErrorCode::Interrupted,
-            format!("the bay {} has {MAX_FORWARDS} open forwards already", handle.name),
+            format!("the bay {} has {MAX_FORWARDS} open forwards, the most allowed", handle.name),
             "end one of them, or name several ports in one forward",
         )
     })?;
@@ -135,7 +135,7 @@ async fn allowed(daemon: &Daemon, handle: &BayHandle) -> Result<(), CoreError> {
     Err(CoreError::new(
         ErrorCode::Denied,
         format!("the policy of {name} closes its ports to the outside (`ingress`)"),
-        Hint::new("{} says which layer does", [Action::ShowPolicy(name.into())]),
+        Hint::new("{} shows which layer of the policy says so", [Action::ShowPolicy(name.into())]),
     ))
 }
 
@@ -216,7 +216,7 @@ pub async fn connect(
     let place = handle.forwards.place().ok_or_else(|| {
         CoreError::new(
             ErrorCode::Interrupted,
-            format!("the bay {} has {MAX_CONNECTIONS} forwarded connections already", handle.name),
+            format!("the bay {} has {MAX_CONNECTIONS} forwarded connections, the most allowed", handle.name),
             Hint::new(
                 "close some of them; {} lists its listeners",
                 [Action::ListPorts((&handle.name).into())],

@@ -75,8 +75,8 @@ pub async fn prune(
     if prune.images.as_ref().is_some_and(|images| images.len() > MAX_PRUNED) {
         return Err(CoreError::new(
             ErrorCode::InvalidInput,
-            format!("{MAX_PRUNED} images are the most that one request can name"),
-            Hint::new("leave them out to mean all that no bay uses; {} lists them", [Action::ListImages]),
+            format!("one request can name at most {MAX_PRUNED} images"),
+            Hint::new("name none to mean all that no bay uses; {} lists them", [Action::ListImages]),
         ));
     }
     let (daemon, who) = (Arc::clone(daemon), *who);
@@ -175,8 +175,8 @@ pub(super) async fn import_image(
     if !host_or_path || import.source.contains('\0') || import.add.len() > MAX_ADD {
         return Err(CoreError::new(
             ErrorCode::InvalidInput,
-            "an image comes from `host`, `dir:/path` or `tar:/path`",
-            Hint::new("{} takes this host's own tools", [Action::ImportHostImage]),
+            "the source of an image is `host`, `dir:/path` or `tar:/path`",
+            Hint::new("{} imports this host's own tools", [Action::ImportHostImage]),
         ));
     }
     let pool = daemon.pool()?;
@@ -218,7 +218,7 @@ fn pick(images: &[ImageView], given: &str) -> Result<ImageView, CoreError> {
     }
     let shown: String = given.chars().take(100).collect();
     let missing = |message: String| {
-        let hint = Hint::new("{} shows the images there are", [Action::ListImages]);
+        let hint = Hint::new("{} lists the images", [Action::ListImages]);
         CoreError::new(ErrorCode::ImageNotFound, message, hint)
     };
     by_end(images, given)?.cloned().ok_or_else(|| missing(format!("there is no image {shown:?}")))

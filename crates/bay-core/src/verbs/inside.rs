@@ -103,7 +103,7 @@ fn over_its_share(wait: Duration) -> CoreError {
     let seconds = wait.as_secs() + 1;
     CoreError::new(
         ErrorCode::Interrupted,
-        "the daemon has worked for this bay as long as it may for one bay",
+        "requests from inside this bay have used up the daemon's time for one bay",
         format!("try again in {seconds} s"),
     )
 }
@@ -113,8 +113,8 @@ fn refuse(handle: &Arc<BayHandle>, id: u64) -> bool {
     tokio::spawn(async move {
         let error = CoreError::new(
             ErrorCode::Interrupted,
-            "the bay asks faster than it is answered",
-            "try again in some seconds",
+            "requests come from inside this bay faster than they can be answered",
+            "try again in a few seconds",
         );
         answer(&handle, id, Err(error)).await;
     });
@@ -201,8 +201,10 @@ async fn checkpoint(
     if all.iter().filter(|one| one.by == who.by()).count() >= MAX_FROM_INSIDE {
         return Err(CoreError::new(
             ErrorCode::NotEnough,
-            format!("{MAX_FROM_INSIDE} checkpoints were made from inside the bay already"),
-            "the operator can remove some",
+            format!(
+                "the bay has {MAX_FROM_INSIDE} checkpoints that were made from inside it, the most allowed"
+            ),
+            "ask the operator of the bay to remove some",
         ));
     }
     let create = CheckpointCreate { message, kind: Some(CheckpointKind::Files) };

@@ -32,16 +32,16 @@ impl Obstacles {
     /// The error for a caller that requested memory: a checkpoint, or with `hold` a pause on disk.
     pub(super) fn refusal(&self, bay: &BayHandle, hold: bool) -> CoreError {
         let instead = if hold {
-            Hint::new("{} freezes it in memory", [Action::PauseBay((&bay.name).into())])
+            Hint::new("{} pauses it in memory", [Action::PauseBay((&bay.name).into())])
         } else {
-            Hint::new("{} captures the files", [Action::FilesOnly])
+            Hint::new("{} captures the files alone", [Action::FilesOnly])
         };
         CoreError::new(
             ErrorCode::MemoryUnavailable,
-            format!("what runs in {} cannot be captured: {}", bay.name, self.0.join("; ")),
-            Hint::from("end what is named and try again")
+            format!("the memory of {} cannot be captured: {}", bay.name, self.0.join("; ")),
+            Hint::from("end the processes named above and try again")
                 .and(instead)
-                .and(Hint::new("{} tells what this host can do", [Action::Doctor])),
+                .and(Hint::new("{} shows what this host supports", [Action::Doctor])),
         )
     }
 }

@@ -67,8 +67,12 @@ pub async fn read(daemon: &Daemon, who: &Principal) -> Result<String, CoreError>
         let count = rows.iter().filter(|row| row.state == state).count();
         states.sample(&[("state", state.as_str())], number(count as u64));
     }
-    all.family("workbay_bays_without_series", Kind::Gauge, "Bays beyond the number that is told one by one.")
-        .sample(&[], number(rows.len().saturating_sub(MAX_BAYS) as u64));
+    all.family(
+        "workbay_bays_without_series",
+        Kind::Gauge,
+        "Bays without series of their own, because there are too many bays.",
+    )
+    .sample(&[], number(rows.len().saturating_sub(MAX_BAYS) as u64));
     all.family("workbay_events_head", Kind::Gauge, "Number of the last event of the record.")
         .sample(&[], number(head));
     execs(&mut all, daemon, running);
@@ -89,16 +93,16 @@ fn execs(all: &mut Exposition, daemon: &Daemon, running: usize) {
     count("workbay_execs_started_total", "Execs started.", &counters.execs_started);
     count(
         "workbay_exec_output_bytes_total",
-        "Output of ended execs, as their guests told.",
+        "Output of ended execs, as reported by their guests.",
         &counters.output_bytes,
     );
     count(
         "workbay_reconcile_errors_total",
-        "Times a bay could not be brought to its wanted state.",
+        "How often a bay could not reach its wanted state.",
         &counters.reconcile_errors,
     );
-    count("workbay_otlp_spans_sent_total", "Spans the collector took.", &counters.spans_sent);
-    count("workbay_otlp_spans_dropped_total", "Spans that were given up.", &counters.spans_dropped);
+    count("workbay_otlp_spans_sent_total", "Spans that the collector accepted.", &counters.spans_sent);
+    count("workbay_otlp_spans_dropped_total", "Spans that were dropped.", &counters.spans_dropped);
     count(
         "workbay_otlp_failures_total",
         "Attempts to reach the collector that failed.",
@@ -107,7 +111,7 @@ fn execs(all: &mut Exposition, daemon: &Daemon, running: usize) {
     all.family(
         "workbay_exec_cpu_seconds_total",
         Kind::Counter,
-        "Processor time of ended execs, as their guests told.",
+        "Processor time of ended execs, as reported by their guests.",
     )
     .sample(&[], seconds(counters.exec_cpu_us.get()));
     let mut ended = all.family("workbay_execs_ended_total", Kind::Counter, "Execs ended, by reason.");

@@ -132,6 +132,7 @@ fn started(bay: BayId, event: &Event, start: ExecStart) -> Option<ExecView> {
         output_hashes: None,
         limits_hit: Vec::new(),
         blame: Vec::new(),
+        files: None,
         trace: None,
         cost: ExecCost::default(),
     })

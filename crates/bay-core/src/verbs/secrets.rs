@@ -125,7 +125,7 @@ async fn set_secret(
         bays.push(KeptBay { id: handle.id, name: handle.name.to_string() });
     }
     if wanted.expires.is_some_and(|expires| expires <= Timestamp::now()) {
-        return Err(wrong("the secret would have ended already", "give a time to come, or none"));
+        return Err(wrong("the secret would have ended already", "give a time in the future, or none"));
     }
     let (fetched, command) = match &wanted.source {
         SecretSource::Value(value) => (given_value(value.expose(), &name)?, None),
@@ -203,8 +203,8 @@ async fn delivered(daemon: &Daemon) {
 fn unwritten(name: &str, why: &str) -> CoreError {
     CoreError::new(
         ErrorCode::Internal,
-        format!("the secret {name} could not be kept: {why}"),
-        "check the disk of the data directory; what held before still holds",
+        format!("the secret {name} could not be stored: {why}"),
+        "check the disk of the data directory; until then the old value and uses apply",
     )
 }
 
@@ -217,7 +217,7 @@ async fn rotate_secret(
     let vault = &daemon.secrets;
     let before = vault.find(&name)?;
     if wanted.expires.is_some_and(|expires| expires <= Timestamp::now()) {
-        return Err(wrong("the new value would have ended already", "give a time to come, or none"));
+        return Err(wrong("the new value would have expired already", "give a time in the future, or none"));
     }
     let fetched = match (&wanted.value, &before.kept.command) {
         (Some(value), None) => given_value(value.expose(), &name)?,
@@ -225,7 +225,7 @@ async fn rotate_secret(
             return Err(wrong(
                 format!("the values of {name} come from a command"),
                 Hint::new(
-                    "{} has it run; {} gives it another source",
+                    "{} without a value runs that command again; {} gives the secret another source",
                     [Action::RotateSecret(name.clone()), Action::SetSecret(name.clone())],
                 ),
             ));
@@ -236,7 +236,7 @@ async fn rotate_secret(
         }
         (None, None) => {
             return Err(wrong(
-                format!("no command has values for {name}"),
+                format!("no new value was given for {name}, and no command provides one"),
                 "give one with --from-env, --from-file or on standard input (-)",
             ));
         }
@@ -278,8 +278,8 @@ async fn remove_secret(
     remembered.map_err(|error| {
         CoreError::new(
             ErrorCode::Internal,
-            format!("{name} is removed, but the next daemon will not know its value: {}", error.message),
-            "check the disk of the data directory; make the value invalid at its service",
+            format!("{name} is removed, but after a restart the daemon will not recognize its old value in traffic: {}", error.message),
+            "check the disk of the data directory; revoke the old value at its service",
         )
     })?;
     Ok(view)

@@ -38,7 +38,7 @@ fn name(given: &str) -> Result<ServiceName, CoreError> {
         CoreError::new(
             ErrorCode::InvalidInput,
             plain_text(&e.to_string()),
-            Hint::new("{} lists the services there are", [Action::ListServices(HintBay::OfRequest)]),
+            Hint::new("{} lists the services", [Action::ListServices(HintBay::OfRequest)]),
         )
     })
 }
@@ -129,8 +129,8 @@ pub async fn control(
     let verb: ServiceVerb = verb.parse().map_err(|_| {
         CoreError::new(
             ErrorCode::InvalidInput,
-            format!("a service cannot be asked to {:?}", plain_text(verb)),
-            "ask it to start, stop or restart",
+            format!("there is no action {:?} for a service", plain_text(verb)),
+            "use start, stop or restart",
         )
     })?;
     let (daemon, who) = (Arc::clone(daemon), *who);
@@ -208,8 +208,8 @@ async fn kept_log(
     if since > view.log_end {
         return Err(CoreError::new(
             ErrorCode::InvalidInput,
-            format!("the log was asked for from byte {since}, but there are {}", view.log_end),
-            "ask from an earlier byte",
+            format!("the log has no byte {since}: it ends at {}", view.log_end),
+            "begin at an earlier byte",
         ));
     }
     spool::log(state, view.runs, request).await

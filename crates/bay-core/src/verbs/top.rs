@@ -31,7 +31,7 @@ pub(super) async fn top(daemon: &Arc<Daemon>) -> Arc<Top> {
     let mut bays = Vec::new();
     let (at, monotonic_us) = (jiff::Timestamp::now(), monotonic_us());
     for handle in daemon.bays.list() {
-        bays.push(one(daemon, &handle).await);
+        bays.push(use_of_bay(daemon, &handle).await);
         // Each is a few reads from the kernel. Other tasks get their turn in between.
         tokio::task::yield_now().await;
     }
@@ -40,7 +40,7 @@ pub(super) async fn top(daemon: &Arc<Daemon>) -> Arc<Top> {
     top
 }
 
-async fn one(daemon: &Daemon, handle: &BayHandle) -> BayUse {
+async fn use_of_bay(daemon: &Daemon, handle: &BayHandle) -> BayUse {
     let row = handle.row();
     let running = matches!(row.state, State::Running | State::Paused);
     let stats = match &row.runtime {

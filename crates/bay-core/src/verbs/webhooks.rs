@@ -69,8 +69,8 @@ async fn add_webhook(
     if kept.len() >= MAX_WEBHOOKS {
         return Err(CoreError::new(
             ErrorCode::NotEnough,
-            format!("{MAX_WEBHOOKS} webhooks are told already"),
-            Hint::new("{} takes one away", [Action::RemoveWebhook]),
+            format!("there are already {MAX_WEBHOOKS} webhooks, the most allowed"),
+            Hint::new("{} removes one", [Action::RemoveWebhook]),
         ));
     }
     let mut random = Zeroizing::new([0; SECRET_BYTES]);
@@ -121,7 +121,13 @@ async fn send_test(daemon: &Daemon, id: &str) -> Result<Delivery, CoreError> {
     let hook = find(daemon, id)?;
     let _ = hook.attempt(&daemon.egress, &message("test", None)).await;
     let last = hook.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    last.ok_or_else(|| CoreError::new(ErrorCode::Interrupted, "nothing was sent", "try again"))
+    last.ok_or_else(|| {
+        CoreError::new(
+            ErrorCode::Interrupted,
+            "the result of the test message is not known",
+            "test the webhook again",
+        )
+    })
 }
 
 /// Sends messages about every change of an approval. Never returns.

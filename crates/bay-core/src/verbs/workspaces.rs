@@ -44,7 +44,7 @@ fn pick(kept: Vec<WorkspaceView>, given: &str) -> Result<WorkspaceView, CoreErro
     }
     let shown: String = given.chars().take(100).collect();
     let missing = |message: String| {
-        let hint = Hint::new("{} shows those there are", [Action::ListWorkspaces]);
+        let hint = Hint::new("{} lists the kept workspaces", [Action::ListWorkspaces]);
         CoreError::new(ErrorCode::WorkspaceNotFound, message, hint)
     };
     let mut of_bay = kept.into_iter().filter(|kept| kept.bay == given);
@@ -67,7 +67,7 @@ async fn remove_kept(daemon: &Daemon, given: String, caller: Principal) -> Resul
             ErrorCode::BayState,
             format!("the bay {} is being made from the workspace {}", bay.name, kept.name),
             Hint::new(
-                "repeat the command when it is done, or {} first",
+                "repeat the command when the bay is made, or remove the bay first: {}",
                 [Action::RemoveBays(vec![bay.name.to_string()])],
             ),
         ));

@@ -79,7 +79,7 @@ fn query(path: &str) -> &'static str {
 }
 
 #[tokio::test]
-async fn every_route_refuses_a_principal_that_may_do_nothing() {
+async fn every_route_except_attach_refuses_a_principal_that_may_do_nothing() {
     let rig = rig().await;
     rig.bay("web", State::Running).await;
     let who = Principal { who: Who::Task, door: Door::Task };

@@ -108,7 +108,7 @@ fn a_value_goes_into_the_one_slot_and_nowhere_else() {
 }
 
 #[test]
-fn every_other_use_of_a_sentinel_is_refused() {
+fn a_sentinel_in_another_place_or_for_another_host_is_refused() {
     use MisuseKind as K;
     let bearer = format!("Bearer {SENTINEL}");
     let bearer = bearer.as_str();

@@ -67,7 +67,7 @@ async fn a_shell_a_terminal_and_subsystems_are_refused_with_a_message() {
 }
 
 #[tokio::test]
-async fn nothing_is_forwarded_in_either_direction() {
+async fn ssh_port_forwarding_is_refused_in_both_directions() {
     let mut rig = Rig::new(READING).await;
     let done = rig.ssh(&["-W", "192.0.2.10:22", "git@x"]).output().await.unwrap();
     assert!(!done.status.success());

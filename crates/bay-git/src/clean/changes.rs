@@ -14,8 +14,9 @@ use super::{CleanRepo, make_private_dir};
 use crate::error::{GitError, Result};
 use crate::names::is_object_id;
 
-/// The empty tree, which every git knows, in both hash formats.
+/// The empty tree, which every git knows, in repositories with SHA-1.
 const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
+/// The empty tree in repositories with SHA-256.
 const EMPTY_TREE_SHA256: &str = "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321";
 /// Most contents that are requested together.
 const BATCH_BYTES: u64 = 16 << 20;

@@ -82,7 +82,7 @@ impl DaemonRequests {
 fn not_answered(why: &str) -> ApiError {
     ApiError::new(
         ErrorCode::Interrupted,
-        format!("the operator of the bay could not be asked: {why}"),
-        "try again in some seconds",
+        format!("the daemon did not answer the request: {why}"),
+        "try again in a few seconds",
     )
 }

@@ -309,8 +309,10 @@ impl Ctl {
             .ok_or_else(|| {
                 ApiError::new(
                     ErrorCode::InvalidInput,
-                    format!("a bay can be held for 1 to {MAX_HOLD_S} seconds, not {seconds}"),
-                    "hold it for less, and again when that is over",
+                    format!(
+                        "a bay can be kept from its idle stop for 1 to {MAX_HOLD_S} seconds, not {seconds}"
+                    ),
+                    "use a shorter time, and repeat the command when it is over",
                 )
             })?;
         *self.keep_awake.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep_awake);

@@ -15,8 +15,9 @@ use crate::http::{Answer, Query, json};
 use crate::services::{self, Services};
 
 const ROOT: u32 = 0;
-/// Arguments of a service's command that are recorded, and their bytes.
+/// Most arguments of a service's command that are recorded.
 const RECORDED_ARGUMENTS: usize = 32;
+/// Most bytes of these arguments that are recorded.
 const RECORDED_COMMAND: usize = 4096;
 
 /// Answers requests below `/v1/services`; `rest` is the rest of the path.
@@ -32,8 +33,8 @@ pub(super) async fn route(
     let services = services.ok_or_else(|| {
         ApiError::new(
             ErrorCode::PoolDamaged,
-            "the bay cannot keep services in its state",
-            "free some of the bay's disk; the operator of the bay has to stop and start it",
+            "the bay cannot store services in its state",
+            "free some of the bay's disk; then ask the operator to stop and start the bay",
         )
     })?;
     match (request.method(), rest) {

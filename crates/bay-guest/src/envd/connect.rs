@@ -22,8 +22,9 @@ use crate::http::{Body, json, stream};
 pub(super) const MAX_MESSAGE: usize = 8 << 20;
 /// Messages that wait for a slow client. Then the sender waits.
 const QUEUE: usize = 4;
-/// Time between keepalive messages on a quiet stream if the client names none; also the shortest that it may ask for.
+/// Time between keepalive messages on a quiet stream if the client names none.
 const KEEPALIVE: Duration = Duration::from_secs(90);
+/// The shortest time between keepalive messages that a client may ask for.
 const LEAST_KEEPALIVE: Duration = Duration::from_secs(1);
 /// Most digits of a timeout in the Connect protocol.
 const TIMEOUT_DIGITS: usize = 10;

@@ -307,8 +307,8 @@ pub(crate) fn check_since(found: &Found, since: u64) -> Result<(), ApiError> {
     if since > end {
         return Err(ApiError::new(
             ErrorCode::InvalidInput,
-            format!("output was asked for from byte {since}, but there are {end} so far"),
-            "ask from an earlier byte",
+            format!("the output has no byte {since} yet: it ends at {end}"),
+            "begin at an earlier byte",
         ));
     }
     Ok(())

@@ -39,9 +39,9 @@ const MAX_COPIES: usize = 8;
 pub(crate) const CHUNK: usize = 256 << 10;
 /// Chunks between a thread and a connection.
 pub(crate) const QUEUE: usize = 4;
-/// How much of a body is still read, and for how long, after the answer is decided. So the sender gets to read the
-/// answer.
+/// How much of a body is still read after the answer is decided. So the sender gets to read the answer.
 const DRAINED_BYTES: usize = 1 << 30;
+/// How long it is still read.
 const DRAINED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why a path could not be read or written.

@@ -52,8 +52,8 @@ impl Services {
         if since > view.log_end {
             return Err(ApiError::new(
                 ErrorCode::InvalidInput,
-                format!("the log was asked for from byte {since}, but there are {} so far", view.log_end),
-                "ask from an earlier byte",
+                format!("the log has no byte {since} yet: it ends at {}", view.log_end),
+                "begin at an earlier byte",
             ));
         }
         let (sender, receiver) = mpsc::channel(QUEUE);

@@ -52,8 +52,9 @@ use table::{All, Service, Slot, rules};
 use crate::execs::{Bounds, Execs};
 use crate::spool;
 
-/// Output kept of one run, and the size of the segments in which its beginning is dropped.
+/// Output kept of one run.
 const RUN_BYTES: u64 = 32 << 20;
+/// Size of the segments in which the beginning of a run's output is dropped.
 const RUN_SEGMENT_BYTES: u64 = 8 << 20;
 /// Output kept of all earlier runs of one service together.
 const EARLIER_RUNS_BYTES: u64 = 32 << 20;

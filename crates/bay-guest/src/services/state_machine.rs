@@ -32,6 +32,7 @@ pub(super) type Moment = Duration;
 
 /// Wait after the first end. It doubles after each further end.
 pub(super) const BACK_OFF_FIRST: Duration = Duration::from_millis(500);
+/// Longest wait before another start.
 pub(super) const BACK_OFF_MOST: Duration = Duration::from_secs(30);
 /// If a service is ready for this long, its next back-off begins with the shortest wait.
 pub(super) const FAILURES_RESET_AFTER: Duration = Duration::from_secs(60);

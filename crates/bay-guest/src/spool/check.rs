@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_is_found() {
+    fn changed_and_missing_output_is_found() {
         let first = OutputCheck::Changed { from: 0, to: 6 };
         assert_eq!(read(0, &[(false, "Out"), (true, "err"), (true, "more")], 10), first);
         // With the streams exchanged.

@@ -22,7 +22,7 @@ const PLACES: [&str; 2] = ["lib/security/cacerts", "jre/lib/security/cacerts"];
 pub(super) fn install(
     tree: &Tree<'_>,
     wanted: &Wanted,
-    bundle: &str,
+    bundle: Option<&str>,
     attempt: &impl Fn(&str, io::Result<()>),
 ) {
     let mut homes: Vec<String> = Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn install(
     }
 }
 
-fn update(tree: &Tree<'_>, store: &str, old: &[u8], wanted: &Wanted, bundle: &str) -> io::Result<()> {
+fn update(tree: &Tree<'_>, store: &str, old: &[u8], wanted: &Wanted, bundle: Option<&str>) -> io::Result<()> {
     // A fast check for the usual case: both formats contain certificates unencoded.
     let has = |certificate: &Certificate| memchr::memmem::find(old, &certificate.0).is_some();
     if wanted.trusted.iter().all(has) && !wanted.dropped.iter().any(has) {
@@ -56,6 +56,7 @@ fn update(tree: &Tree<'_>, store: &str, old: &[u8], wanted: &Wanted, bundle: &st
         let mut certificates = der::pkcs12_certificates(old);
         if certificates.is_empty() {
             // The store is encrypted. A store with the system's certificates replaces it.
+            let bundle = bundle.ok_or_else(|| invalid_data("the system's bundle cannot be read"))?;
             let text = tree.read(bundle, MAX_STORE)?.unwrap_or_default();
             certificates.extend(pem::certificates(&text).into_iter().map(|(_, certificate)| certificate));
         }

@@ -1,4 +1,4 @@
-//! Makes every client in the bay trust the bay's gateway, without configuration by the user.
+//! Makes the usual clients in the bay trust the bay's gateway, without configuration by the user.
 //!
 //! The gateway terminates TLS with a certificate of the bay's own ([`GuestConfig::certificate`]). When a bay starts or is
 //! restored from memory, the guest writes that certificate to all places where clients look:
@@ -106,7 +106,7 @@ pub(crate) fn install(guest: &GuestConfig, earlier: Earlier, root: BorrowedFd<'_
         Err(error) => return attempt(CERTIFICATE, Err(error)),
     };
     let bundle = system::install(&tree, &wanted, &attempt);
-    attempt(CERTIFICATE_BUNDLE, link_to(&tree, bundle));
+    attempt(CERTIFICATE_BUNDLE, bundle.map_or_else(|| remove_link(&tree), |bundle| link_to(&tree, bundle)));
     java::install(&tree, &wanted, bundle, &attempt);
     browsers::install(&tree, &wanted, &attempt);
     nss::install(&tree, &wanted.trusted, &attempt);
@@ -152,6 +152,11 @@ fn home(tree: &Tree<'_>) -> io::Result<std::os::fd::OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let strict = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
     Ok(bay_sys::paths::open_below(tree.root(), HOME.trim_start_matches('/'), flags, strict)?)
+}
+
+/// Without the link, commands get no [`variables`], and clients use the bundle that they use by default.
+fn remove_link(tree: &Tree<'_>) -> io::Result<()> {
+    remove_in(home(tree)?.as_fd(), CERTIFICATE_BUNDLE.rsplit('/').next().unwrap_or(CERTIFICATE_BUNDLE))
 }
 
 /// A link, so that certificates that the system's tools add later are trusted as well.

@@ -29,8 +29,9 @@ const NAME: &str = "cert9.db";
 /// One page holds all rows: the certificate of a gateway is much shorter than a kilobyte, and there are few.
 const PAGE: usize = 32 << 10;
 const SQLITE_HEADER: usize = 100;
-/// Where the header counts changes, and where it names the program that wrote it.
+/// Where SQLite's header counts changes.
 const COUNTER: std::ops::Range<usize> = 24..28;
+/// Where SQLite's header names the program that wrote the file.
 const APPLICATION: std::ops::Range<usize> = 68..72;
 const OURS: &[u8; 4] = b"wbay";
 const FIRST_COUNT: u32 = 1;

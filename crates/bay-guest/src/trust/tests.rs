@@ -184,7 +184,7 @@ fn a_bay_without_a_gateway_is_not_changed() {
         fork_index: None,
     };
     let open = File::open(root.0.path()).unwrap();
-    install(&guest, open.as_fd(), &Log::open(root.0.path()));
+    install(&guest, Earlier::Trusted, open.as_fd(), &Log::open(root.0.path()));
     assert!(root.state().is_empty());
     assert!(variables(open.as_fd()).is_empty());
 }
@@ -226,6 +226,53 @@ fn a_fork_trusts_its_own_first_and_its_nearest_ancestors_and_forgets_the_oldest_
     assert_eq!(root.count(".bay/ca.crt", &kept[0]), 1);
     assert_eq!(pem::certificates(root.text(DEBIAN).as_bytes()).len(), MAX_TRUSTED + 1);
     assert_eq!(root.log(), "");
+}
+
+#[test]
+fn a_dropped_certificate_whose_link_is_the_last_leaves_no_dangling_link() {
+    let root = Root::new(&["usr/local/share"]);
+    let (same, last, next) = (authority("Gateway"), authority("Gateway"), authority("Gateway"));
+    let hash = der::subject_hash(&der(&same)).unwrap();
+    let link = |number: usize| root.at(&format!("etc/ssl/certs/{hash}.{number}"));
+    root.trust(&same);
+    root.trust(&last);
+    assert!(link(1).is_symlink());
+    let old = Wanted { trusted: vec![der(&same)], dropped: vec![der(&last)] };
+    let open = File::open(root.0.path()).unwrap();
+    system::install(&Tree::new(open.as_fd()), &old, &|what, outcome| {
+        outcome.unwrap_or_else(|error| panic!("{what}: {error}"));
+    });
+    assert_eq!(fs::read_link(link(0)).unwrap(), Path::new(&format!("{}.pem", der(&same).short_name())));
+    assert!(!link(1).is_symlink(), "OpenSSL stops searching at a link without a target");
+    root.trust(&next);
+    assert_eq!(fs::read_link(link(1)).unwrap(), Path::new(&format!("{}.pem", der(&next).short_name())));
+}
+
+#[test]
+fn a_bundle_that_cannot_be_read_is_not_replaced() {
+    for unreadable in [DEBIAN, "etc/ssl/cert.pem"] {
+        let root = Root::new(&["opt/jdk/lib/security"]);
+        let long = authority("Web").repeat((8 << 20) / 400);
+        root.put(unreadable, &long);
+        root.put("opt/jdk/lib/security/cacerts", b"0\x82 encrypted");
+        root.trust(&authority("Gateway"));
+        assert!(root.text(unreadable) == long, "{unreadable} was replaced");
+        assert!(root.log().contains(unreadable), "{}", root.log());
+        assert_eq!(
+            root.at(DEBIAN).exists(),
+            unreadable == DEBIAN,
+            "a bundle with few certificates would hide it"
+        );
+        assert!(!root.at(".bay/ca-bundle.crt").is_symlink(), "clients use their own bundle");
+        assert_eq!(fs::read(root.at("opt/jdk/lib/security/cacerts")).unwrap(), b"0\x82 encrypted");
+        // It can be read again.
+        root.put(unreadable, authority("Web"));
+        root.trust(&authority("Gateway"));
+        assert!(root.at(".bay/ca-bundle.crt").is_symlink());
+        root.put(unreadable, &long);
+        root.trust(&authority("Gateway"));
+        assert!(!root.at(".bay/ca-bundle.crt").is_symlink());
+    }
 }
 
 #[test]

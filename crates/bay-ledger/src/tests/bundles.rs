@@ -83,7 +83,7 @@ fn a_whole_bundle_and_every_part_of_it_verify() {
 }
 
 #[test]
-fn every_change_to_a_bundle_is_detected() {
+fn changed_removed_added_and_reordered_events_of_a_bundle_are_detected() {
     let log = Log::new(9);
     let good = log.bundle(1, 9);
     let wrong = |change: &dyn Fn(&mut Vec<Vec<u8>>)| {

@@ -1,4 +1,5 @@
-//! The names that may be looked up: every name that some permitted request needs, and no others.
+//! The names that may be looked up: every name that some permitted request needs. Others are refused if the hosts of
+//! the rules alone show that no request to them could be permitted.
 
 use bay_policy::{CanonicalRequest, CompiledPolicy, Host, Layer, Layers, Outcome, could_permit_host, decide};
 use proptest::prelude::*;
@@ -10,7 +11,7 @@ fn could(policy: &CompiledPolicy, host: &str) -> bool {
 }
 
 #[test]
-fn a_name_is_looked_up_if_a_rule_a_grant_or_an_ask_permits_its_host() {
+fn a_name_is_looked_up_if_a_grant_or_a_rule_allows_its_host_or_asks() {
     let text = r#"
         [[rule]]
         outcome = "allow"

@@ -10,8 +10,9 @@ use rustix::fs::OFlags;
 use super::skeleton;
 use super::tree::open_beneath;
 
-/// Most entries of a directory that are read, and most directories on the path.
+/// Most entries of a directory that are read.
 const MAX_ENTRIES: usize = 256;
+/// Most directories on the path that are read.
 const MAX_DIRECTORIES: usize = 64;
 
 /// The default path of every command.

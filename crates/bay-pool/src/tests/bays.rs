@@ -457,7 +457,7 @@ fn the_beginning_of_a_bay_stays_through_restores_forks_and_the_end_of_its_parent
     let pool = lab.open();
     let image = import_host(&pool);
     let names = |bay| {
-        let side = crate::Side::Beginning { image: image.id };
+        let side = crate::Side::Beginning { root: image.id.into() };
         let side = pool.diff_side(bay, &side, bay_types::diff::Part::Workspace).unwrap();
         let listed = rustix::fs::Dir::read_from(side.top().unwrap()).unwrap();
         let mut names: Vec<String> =

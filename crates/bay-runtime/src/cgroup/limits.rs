@@ -106,7 +106,7 @@ impl Hierarchies {
         let text = bytes.map(|bytes| bytes.to_string());
         if let Some(bytes) = bytes
             && let Ok(stat) = fs::read_to_string(self.v2.join(group).join("memory.stat"))
-            && let held = held(&stat)
+            && let held = held_bytes(&stat)
             && held > bytes
         {
             // The kernel would accept the limit, and kill processes until it is met.
@@ -189,8 +189,7 @@ pub(super) fn write(path: &Path, value: &str) -> Result<(), Failure> {
 }
 
 fn missing(controller: &str) -> Failure {
-    let what =
-        format!("this host has no {controller} controller, so the limit that was asked for cannot be kept");
+    let what = format!("this host has no {controller} controller, so the requested limit cannot be enforced");
     Failure::new(STEP, what, io::Error::from(io::ErrorKind::Unsupported))
 }
 
@@ -204,7 +203,8 @@ fn weight(shares: u64) -> u64 {
     (shares * EQUAL_WEIGHT / Limits::EQUAL_CPU_SHARES).clamp(*WEIGHTS.start(), *WEIGHTS.end())
 }
 
-fn held(stat: &str) -> u64 {
+/// The memory of a group that the kernel cannot reclaim, from its `memory.stat`.
+fn held_bytes(stat: &str) -> u64 {
     stat.lines()
         .filter_map(|line| line.split_once(' '))
         .filter(|(name, _)| HELD.contains(name))
@@ -232,7 +232,7 @@ mod tests {
     fn reclaimable_memory_does_not_count_as_held() {
         let stat =
             "anon 1000\nfile 5000\nkernel_stack 20\nshmem 300\nslab_reclaimable 7000\nodd\nanon_thp 9\n";
-        assert_eq!(held(stat), 1320);
-        assert_eq!(held(""), 0);
+        assert_eq!(held_bytes(stat), 1320);
+        assert_eq!(held_bytes(""), 0);
     }
 }

@@ -135,7 +135,8 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
             Ok(())
         }
         "post-dump" => {
-            check(images, listener).at(VETTING_STEP, || "what runs in the bay cannot be kept".to_owned())?;
+            check(images, listener)
+                .at(VETTING_STEP, || "the processes of the bay cannot be captured".to_owned())?;
             kept_groups = groups_below(&groups.v2.join(&runtime.place.cgroup));
             wait_for_snapshots()
         }

@@ -21,8 +21,9 @@ use crate::run_directory;
 
 /// Longest message that CRIU sends.
 const MAX_MESSAGE: usize = 64 << 10;
-/// Lines of CRIU's log that are reported when it fails, and the length of each.
+/// Lines of CRIU's log that are reported when it fails.
 const REPORTED_LINES: usize = 4;
+/// Most characters of each reported line.
 const REPORTED_LENGTH: usize = 300;
 /// How often the helper checks whether the bay still exists and how much was written.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };

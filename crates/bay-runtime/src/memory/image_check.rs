@@ -165,7 +165,7 @@ fn mounts(image: &[u8]) -> io::Result<()> {
         let taken = mount.filesystem.is_only_taken_over() && ours.contains(&mount.device);
         if !mount.filesystem.is_plain() && !taken {
             return Err(refused(format!(
-                "the filesystem mounted at {point} is of a kind that cannot be kept: an overlay, for one"
+                "the filesystem mounted at {point} is of a kind that cannot be captured, such as an overlay"
             )));
         }
     }

@@ -177,7 +177,7 @@ impl Process {
         let mut found = Vec::new();
         let tracer = self.field("TracerPid");
         if !matches!(tracer, "" | "0") {
-            found.push(self.obstacle("a debugger", "a process that is being traced cannot be kept"));
+            found.push(self.obstacle("a debugger", "a process that is being traced cannot be captured"));
         }
         let mine = namespaces(self.pid);
         let nested = SHARED.iter().find(|(name, _)| {

@@ -98,7 +98,7 @@ impl PrivateRun {
     /// Keeps what CRIU has found out, for the next one. Must be called while the private `/run` is visible.
     pub(super) fn keep(&self) {
         if let Err(error) = self.write_kept() {
-            eprintln!("what CRIU knows of the kernel could not be kept: {error}");
+            eprintln!("CRIU's cache of kernel features could not be stored: {error}");
         }
     }
 

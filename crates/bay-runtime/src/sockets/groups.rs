@@ -20,9 +20,10 @@ use crate::cgroup::{MAX_GROUP_DEPTH, MAX_GROUPS};
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(2 * MAX_GROUPS as usize).unwrap();
 /// How long one scan of a bay's groups may take.
 const LOOK_WITHIN: Duration = Duration::from_millis(10);
-/// A bay that makes and removes groups must not keep the host scanning: this is the share of time for scans, and the
-/// longest scan at once.
+/// One part in this many of the time may be used for scans. A bay that makes and removes groups must not keep the host
+/// scanning.
 const LOOKING_PART: u32 = 10;
+/// The longest time that may be used for scans at once.
 const LOOKING_AT_ONCE: Duration = Duration::from_millis(50);
 
 /// What a group is for.

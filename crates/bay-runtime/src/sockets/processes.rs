@@ -20,11 +20,13 @@ const MAX_PROCESSES: usize = 256;
 const MAX_DESCRIPTORS: usize = 4096;
 /// Groups below an exec's own that are searched.
 const MAX_GROUPS: usize = 64;
-/// Longest list of processes, and longest status of one, that is read.
+/// Longest list of processes that is read.
 const MAX_LIST_BYTES: u64 = 64 << 10;
+/// Longest status of a process that is read.
 const MAX_STATUS_BYTES: u64 = 8 << 10;
-/// How long a caller waits for an answer, and how many may wait.
+/// How long a caller waits for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_millis(50);
+/// How many callers may wait.
 const WAITING: usize = 64;
 
 struct Question {

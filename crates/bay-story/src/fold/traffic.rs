@@ -13,8 +13,9 @@ use crate::text::{count, safe, size};
 const HOSTS: usize = 3;
 /// The most hosts that a group remembers.
 const REMEMBERED: usize = 64;
-/// The most characters of a host and of a reason.
+/// The most characters of a host.
 const HOST: usize = 60;
+/// The most characters of a reason.
 const REASON: usize = 120;
 /// The first status of an answer that counts as a failure.
 const FAILED_STATUS: u16 = 400;

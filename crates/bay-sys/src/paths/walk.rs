@@ -127,7 +127,7 @@ mod tests {
 
     /// This opens whatever the kernel's `openat2` opens, and refuses what that refuses.
     #[test]
-    fn every_path_resolves_as_in_the_kernel() {
+    fn paths_resolve_as_in_the_kernel() {
         let top = std::env::temp_dir().join(format!("walk-{}", std::process::id()));
         let _ = fs::remove_dir_all(&top);
         fs::create_dir_all(top.join("in/a/b")).unwrap();

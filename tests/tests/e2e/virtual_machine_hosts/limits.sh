@@ -1,9 +1,10 @@
-# Runs as root in a virtual machine. One bay with every limit: each is run into, and what the kernel counted is told.
+# Runs as root in a virtual machine. One bay with limits on memory, processors and processes: a command exceeds each
+# limit, and the script prints what the kernel counted.
 # `layout` comes from the machine's init; busybox has no pgrep.
 # shellcheck shell=sh disable=SC2154,SC2009
 
 say() { echo "@@ $*"; }
-# tell NAME COMMAND…: runs it and says how it ended.
+# tell NAME COMMAND…: runs the command and prints its exit code.
 tell() {
   what=$1
   shift
@@ -46,7 +47,7 @@ echo hello >/project/README
 bay images import dir:/image --name small || say import-failed $?
 tell up bay up /project --name limited --image small --memory-mib 64 --cpus 0.5 --pids 40
 
-# Memory: what fits goes, what does not is killed, the bay lives on.
+# Memory: a command that fits succeeds, one that does not is killed, and the bay keeps running.
 tell memory-below bay exec -n limited -- dd if=/dev/zero of=/dev/null bs=16M count=1
 tell memory-above bay exec -n limited -- dd if=/dev/zero of=/dev/null bs=128M count=1
 case "$layout" in
@@ -55,7 +56,7 @@ case "$layout" in
 esac
 tell after-memory bay exec -n limited -- true
 
-# Processes: a loop that forks on is refused at the limit, and ended as a whole.
+# Processes: a loop that keeps forking is refused at the limit, and `bay kill` ends all of its processes.
 # shellcheck disable=SC2016 # counted in the bay
 forks='for i in $(seq 60); do sleep 6666 >/dev/null 2>&1 & done'
 exec_id=$(bay exec -d limited -- sh -c "($forks); exec sleep 6666")
@@ -87,7 +88,7 @@ bay exec -n limited -- sh -c "$loop & $loop; wait"
 say cpu-permille $((($(cpu_used_us) - used) / (10 * ($(now_cs) - began))))
 say cpu-throttled "$(field "$(group cpu)/cpu.stat" nr_throttled)"
 
-# Paused: nothing runs, a new daemon sees it as it is, and it goes on.
+# Paused: nothing runs, a new daemon reports it as paused, and after `resume` it continues.
 bay exec -d limited -- sh -c 'while :; do :; done'
 tell pause bay pause limited
 used=$(cpu_used_us)

@@ -5,7 +5,7 @@ use tar::{Builder, Header};
 
 use super::*;
 
-/// Appends a member as a hostile program would write it, without any check of the library.
+/// Appends a member as a hostile program would write it, bypassing the checks of the `tar` crate.
 fn member(
     builder: &mut Builder<Vec<u8>>,
     kind: EntryType,
@@ -28,12 +28,18 @@ fn member(
 
 type Member<'a> = (EntryType, &'a [u8], &'a [u8], &'a [u8]);
 
-/// Unpacks into `dir/in`. The files in `dir/out` beside it are the target of attacks.
-fn attack(members: &[Member<'_>]) -> (tempfile::TempDir, io::Result<Unpacked>) {
+/// A directory `in` to unpack into, and beside it a directory `out` with a file that attacks try to change.
+fn directories() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("in")).unwrap();
     fs::create_dir(dir.path().join("out")).unwrap();
     fs::write(dir.path().join("out/victim"), b"untouched").unwrap();
+    dir
+}
+
+/// Unpacks these members into `in` of new [`directories`].
+fn attack(members: &[Member<'_>]) -> (tempfile::TempDir, io::Result<Unpacked>) {
+    let dir = directories();
     let result = unpack_members(&dir.path().join("in"), members);
     (dir, result)
 }
@@ -99,10 +105,7 @@ fn a_directory_is_never_made_through_a_link() {
 
 #[test]
 fn existing_links_are_not_followed_either() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::create_dir(dir.path().join("in")).unwrap();
-    fs::create_dir(dir.path().join("out")).unwrap();
-    fs::write(dir.path().join("out/victim"), b"untouched").unwrap();
+    let dir = directories();
     symlink("../out", dir.path().join("in/l")).unwrap();
     assert!(unpack_members(&dir.path().join("in"), &[(FILE, b"l/victim", b"", b"evil")]).is_err());
     assert_outside_untouched(&dir);
@@ -160,7 +163,7 @@ fn links_that_point_out_of_the_tree_are_made_and_counted() {
 }
 
 #[test]
-fn a_name_of_any_length_is_not_read_into_memory() {
+fn an_excessively_long_name_is_refused() {
     let mut builder = Builder::new(Vec::new());
     member(&mut builder, EntryType::GNULongName, b"././@LongLink", b"", 0, &vec![b'x'; 1 << 20]);
     member(&mut builder, FILE, b"x", b"", 0o644, b"");
@@ -219,7 +222,7 @@ fn no_bytes_make_it_panic() {
     }
 }
 
-/// Appends extended records and a member with these holes.
+/// Appends a pax header and a sparse member. `map` lists the stretches that have data.
 fn sparse_member(builder: &mut Builder<Vec<u8>>, name: &str, size: u64, map: &[u8], data: &[u8]) {
     let mut records = Vec::new();
     for (key, value) in [("major", "1"), ("minor", "0"), ("name", name), ("realsize", &size.to_string())] {
@@ -272,7 +275,7 @@ fn an_inconsistent_sparse_member_is_refused_and_no_part_of_it_stays() {
     ] {
         let mut builder = Builder::new(Vec::new());
         sparse_member(&mut builder, name, 100, map, data);
-        let (dir, _) = attack(&[]);
+        let dir = directories();
         assert!(
             unpack_bytes(&dir.path().join("in"), &builder.into_inner().unwrap()).is_err(),
             "{name} {data:?}"

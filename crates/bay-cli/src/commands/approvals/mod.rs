@@ -27,8 +27,9 @@ const MAX_LINE: usize = 8 << 20;
 
 /// List and answer pending approvals.
 ///
-/// If a policy says ask, the request or command is held until somebody answers. If nobody answers in time, it is
-/// refused. An allow covers exactly what its card shows, unless you say --any-body.
+/// If a policy says ask, the request or command waits until somebody answers. If nobody answers in time, it is refused.
+/// Each approval has a card, which shows what would be sent or run, and for which process. An allow covers exactly what
+/// the card shows, unless you give --any-body.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -151,21 +152,21 @@ impl Approvals {
                 // Use the whole id: a new approval may meanwhile end in the same characters.
                 let target = path(&seen.id.to_string(), "/allow");
                 let card: Approval = client.post(&target, &allow).await?;
-                told(&card, global.json)?;
+                print_card(&card, global.json)?;
                 if !global.json {
                     talk(&card::allowed(&card, Timestamp::now()));
                 }
             }
             Some(Verb::Revoke { id }) => {
-                told(&client.post::<_, Approval>(&path(&id, "/revoke"), &()).await?, global.json)?;
+                print_card(&client.post::<_, Approval>(&path(&id, "/revoke"), &()).await?, global.json)?;
             }
             Some(Verb::Deny { id, message, rollback }) => {
                 let deny = Deny { why: message, rollback };
                 let card: Approval = client.post(&path(&id, "/deny"), &deny).await?;
-                told(&card, global.json)?;
+                print_card(&card, global.json)?;
                 if let (true, false, Some(checkpoint)) = (rollback, global.json, card.checkpoint) {
                     talk(&format!(
-                        "{} was restored to {checkpoint}; its state before is its newest checkpoint: `bay checkpoints ls {0}`",
+                        "{} was restored to {checkpoint}; its previous state is its newest checkpoint: `bay checkpoints ls {0}`",
                         visible(&card.bay_name)
                     ));
                 }
@@ -175,7 +176,7 @@ impl Approvals {
     }
 }
 
-fn told(card: &Approval, as_json: bool) -> Result<(), Failure> {
+fn print_card(card: &Approval, as_json: bool) -> Result<(), Failure> {
     if as_json { json(card) } else { data(&card::line(card, Timestamp::now(), columns())) }
 }
 
@@ -268,7 +269,7 @@ async fn watch_once(
             }
         }
         if lines.len() > MAX_LINE {
-            return Err(broken("a line has no end").into());
+            return Err(broken("a line of its answer is too long").into());
         }
     }
     Ok(())

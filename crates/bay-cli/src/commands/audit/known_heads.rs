@@ -1,5 +1,5 @@
-//! The newest head of each log that this user verified. The daemon cannot revoke it, because it is stored with the
-//! caller's own state and not with the daemon's.
+//! For each log, the newest head that this user has verified. It is stored in the user's own state directory and not
+//! with the daemon's data, so a daemon that loses or changes its record does not change it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,7 +11,7 @@ use bay_types::{ApiError, ErrorCode};
 
 use crate::output::talk;
 
-/// The file that keeps the head of this log. `None` if the caller has no home directory.
+/// The path of the file with the verified head of this log. `None` if the caller has no home directory.
 pub(super) fn place(log: &str) -> Option<PathBuf> {
     place_in(log, std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
 }
@@ -25,7 +25,7 @@ fn place_in(log: &str, state: Option<OsString>, home: Option<OsString>) -> Optio
     Some(state.join("workbay/ledger").join(name))
 }
 
-/// The head that was verified last. If another key signed it, that is itself a finding.
+/// The last verified head. A head signed by another key is an error (`LedgerBroken`).
 pub(super) fn recall(place: &Path, key: &PublicKey) -> Result<Option<Head>, ApiError> {
     let note = match fs::read_to_string(place) {
         Ok(note) if note.len() <= MAX_NOTE => note,
@@ -51,7 +51,7 @@ pub(super) fn recall(place: &Path, key: &PublicKey) -> Result<Option<Head>, ApiE
     }
 }
 
-/// Stores a verified head. A failure is reported, but does not mean that the record is broken.
+/// Stores a verified head. If that fails, it prints a warning: the ledger itself is not in doubt.
 pub(super) fn keep(place: &Path, note: &str) {
     let kept = (|| {
         if let Some(dir) = place.parent() {
@@ -62,7 +62,7 @@ pub(super) fn keep(place: &Path, note: &str) {
         fs::rename(&new, place)
     })();
     if let Err(error) = kept {
-        talk(&format!("bay: the head could not be remembered in {}: {error}", place.display()));
+        talk(&format!("bay: the verified head could not be saved to {}: {error}", place.display()));
     }
 }
 

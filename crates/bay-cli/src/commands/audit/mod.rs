@@ -15,7 +15,7 @@ use crate::global_options::GlobalOptions;
 use crate::output::streams::Streams;
 use crate::output::{data, json, written};
 
-/// Prove that the record of all actions and decisions is complete, here or on another machine.
+/// Prove that no event in the record of all actions and decisions was changed, here or on another machine.
 ///
 /// Every event is a leaf of a Merkle tree (RFC 6962), and the daemon signs its root. With the public key anyone can
 /// check a bundle without the daemon. An older head, kept elsewhere, reveals a record that was truncated or forked
@@ -120,8 +120,8 @@ fn read(path: &PathBuf, longest: usize) -> Result<String, Failure> {
     file.take(longest as u64 + 1).read_to_string(&mut text).map_err(failed)?;
     if text.len() > longest {
         return Err(bay_client::invalid(
-            format!("{doing}: it is too long for what it should be"),
-            "check which file is meant",
+            format!("{doing}: the file is longer than a valid one can be"),
+            "check that this is the right file",
         )
         .into());
     }

@@ -195,7 +195,7 @@ async fn live(client: &mut Client, reading: &mut Reading, key: &PublicKey) -> Re
         }
         searched = lines.len();
         if searched > MAX_LINE {
-            return Err(broken("a line has no end").into());
+            return Err(broken("a line of its answer is too long").into());
         }
     }
     if lines.is_empty() { Ok(()) } else { Err(broken("the record ended in the middle of a line").into()) }

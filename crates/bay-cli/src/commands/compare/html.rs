@@ -116,7 +116,7 @@ mod tests {
     fn no_text_becomes_markup_and_nothing_is_loaded() {
         let evil = "</pre><script src=//x>alert(1)</script><img src=x onerror=\"a\">&'\u{1b}[2J\u{202e}";
         let error = ApiError::new(ErrorCode::BayState, evil, evil);
-        let html = page(evil, true, &[row(evil, 1, 1.0, 1), Row::not_run(evil, error)]);
+        let html = page(evil, true, &[row(evil, 1, 1.0, 1), Row::without_result(evil, error)]);
         assert!(html.contains("default-src 'none'"), "{html}");
         for harm in ["<script", "<img", "onerror=\"", "\u{1b}", "\u{202e}", "</pre><"] {
             assert!(!html.contains(harm), "{harm:?} in\n{html}");

@@ -100,8 +100,9 @@ impl Compare {
             for (bay, spec) in begun {
                 run::end(global.client().another_without_starting(), bay, spec.id).await;
             }
-            for bay in &self.bays[rows.len()..] {
-                rows.push(Row::not_run(bay, cut_short()));
+            let begun = rows.len() + at_once;
+            for (number, bay) in self.bays.iter().enumerate().skip(rows.len()) {
+                rows.push(Row::without_result(bay, interrupted_by_user(number < begun)));
             }
         }
         self.show(&rows, global.json)?;
@@ -142,8 +143,13 @@ impl Compare {
     }
 }
 
-fn cut_short() -> ApiError {
-    ApiError::new(ErrorCode::Interrupted, "ended by Ctrl-C before its end", "run it again")
+fn interrupted_by_user(begun: bool) -> ApiError {
+    let why = if begun {
+        "stopped by Ctrl-C; the command has no result in this bay"
+    } else {
+        "the command was not started in this bay because of Ctrl-C"
+    };
+    ApiError::new(ErrorCode::Interrupted, why, "run `bay compare` again")
 }
 
 /// A line for each finished run, so that a long comparison shows progress.

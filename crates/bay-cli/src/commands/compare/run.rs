@@ -67,8 +67,8 @@ impl Row {
         }
     }
 
-    /// The row of a bay in which nothing was started.
-    pub(crate) fn not_run(bay: &str, error: ApiError) -> Self {
+    /// The row of a bay without a result.
+    pub(crate) fn without_result(bay: &str, error: ApiError) -> Self {
         Self { error: Some(error), ..Self::new(bay) }
     }
 }
@@ -179,7 +179,7 @@ async fn read(
                 | Frame::Input(..)
                 | Frame::InputEnd(_)
                 | Frame::Taken(_) => {
-                    return Err(broken("a frame came from the wrong direction"));
+                    return Err(broken("it sent a frame that only clients send"));
                 }
             };
             reader.feed(stream, &bytes);

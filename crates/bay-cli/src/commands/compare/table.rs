@@ -244,7 +244,7 @@ pub(super) mod tests {
             memory_peak_bytes: Some(1 << 20),
             output_bytes: Some(12),
             error: None,
-            ..Row::not_run(bay, error)
+            ..Row::without_result(bay, error)
         }
     }
 
@@ -272,7 +272,7 @@ pub(super) mod tests {
     #[test]
     fn a_bay_that_could_not_run_the_command_has_a_row_with_the_reason() {
         let error = ApiError::new(ErrorCode::BayState, "the bay two is stopped\u{1b}[2J", "start it");
-        let rows = [row("one", 0, 1.0, 5), Row::not_run("two", error)];
+        let rows = [row("one", 0, 1.0, 5), Row::without_result("two", error)];
         let text = render(&rows);
         assert!(line(&text, "two").contains("the bay two is stopped"), "{text}");
         assert!(!text.contains('\u{1b}'));

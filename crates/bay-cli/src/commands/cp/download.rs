@@ -33,8 +33,8 @@ pub(super) async fn path(
     if !is_directory && written.ends_with('/') {
         return Err(ApiError::new(
             ErrorCode::PathNotFound,
-            format!("{written} is not a directory that exists"),
-            "make it first, or omit the / at the end",
+            format!("there is no directory {written}"),
+            "create it, or omit the final /",
         )
         .into());
     }
@@ -63,8 +63,8 @@ pub(super) async fn stream(client: &mut Client, bay: &str, source: &str) -> Resu
         FileKind::File => "files",
         FileKind::Directory if rustix::termios::isatty(io::stdout()) => {
             return Err(invalid(
-                "a directory comes out as a tar, which is not for a terminal",
-                "send it to a file",
+                "a directory is copied as a tar archive, which cannot be written to a terminal",
+                "redirect it to a file",
             )
             .into());
         }
@@ -183,7 +183,10 @@ fn writing(bay: &str, source: &str, target: &Path, error: &io::Error) -> ApiErro
         io::ErrorKind::FileTooLarge => ApiError::new(
             ErrorCode::PathRefused,
             format!("writing {}: {error}", target.display()),
-            "copy it to a disk with another filesystem, such as XFS, or only what is needed of it: `bay exec` with `dd`",
+            format!(
+                "copy it to a filesystem that allows larger files, such as XFS, or copy only a part: \
+                 `bay exec {bay} -- dd if=FILE bs=1M skip=N count=N > PART`"
+            ),
         ),
         _ => local(&format!("writing {}", target.display()), error),
     }
@@ -199,7 +202,7 @@ async fn tree(
     let failed = |error: &io::Error| {
         let mut told = writing(bay, source, target, error);
         if error.kind() == io::ErrorKind::InvalidData {
-            told.next = "what came before it was copied; look at the source inside the bay".to_owned();
+            told.next = "the files before it were copied; look at the source inside the bay".to_owned();
         }
         told
     };

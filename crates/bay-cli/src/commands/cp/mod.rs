@@ -94,7 +94,7 @@ impl Cp {
             (Place::Local(_) | Place::Stream, Place::Local(_) | Place::Stream) => {
                 return Err(invalid(
                     "neither side of the copy is in a bay",
-                    "write one of them as NAME:PATH; `bay ls` shows the names",
+                    "write one of them as NAME:PATH; `bay ls` lists the names of bays",
                 )
                 .into());
             }
@@ -141,7 +141,7 @@ impl Target<'_> {
             (Some(stat), Some(name)) if stat.kind == FileKind::Directory => Ok(join(&self.path, name)),
             (Some(stat), None) if stat.kind == FileKind::Directory => Err(invalid(
                 format!("{}:{} is a directory", self.bay, self.path),
-                "name the file that standard input becomes",
+                "give the path of the file to write standard input to",
             )),
             (None, _) if self.path.ends_with('/') => Err(self.no_directory()),
             _ => Ok(self.path.clone()),
@@ -170,8 +170,8 @@ impl Target<'_> {
     fn no_directory(&self) -> ApiError {
         ApiError::new(
             ErrorCode::PathNotFound,
-            format!("{}:{} is not a directory that exists", self.bay, self.path),
-            "make it first, or omit the / at the end",
+            format!("there is no directory {}:{}", self.bay, self.path),
+            "create it, or omit the final /",
         )
     }
 
@@ -255,8 +255,8 @@ pub(super) fn name_of(path: &str) -> Result<Option<&str>, ApiError> {
     match path.rsplit('/').next() {
         Some(".") => Ok(None),
         Some("" | "..") | None => Err(invalid(
-            "a copy needs a name, and the source's path ends without one",
-            "write SRC/. to copy what is in it",
+            "the source's path ends without a file name, and the copy needs one",
+            "write SRC/. to copy the content of the directory",
         )),
         Some(name) => Ok(Some(name)),
     }

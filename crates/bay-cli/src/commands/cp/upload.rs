@@ -67,7 +67,10 @@ async fn tree(
         Err(error) => return Err(error),
     };
     if canonical == Path::new("/") {
-        return Err(invalid("the whole host is not copied into a bay", "name a directory"));
+        return Err(invalid(
+            "the root directory of this host cannot be copied into a bay",
+            "name a directory below it",
+        ));
     }
     let (path, prefix) = target.for_tree(client, name.as_deref()).await?;
     meter.stage(&format!("copying {}", source.display()));

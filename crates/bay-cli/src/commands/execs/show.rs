@@ -85,7 +85,7 @@ fn what(exec: &ExecView, now: Timestamp) -> Lines {
         None => lines.push(("running for", duration(duration_s(exec.started_at, now)))),
     }
     if exec.hangs() {
-        let why = "it was killed and given up: it hung in the kernel (uninterruptible sleep), and ends when what it waits for answers";
+        let why = "it was killed but did not end: it hung in the kernel (uninterruptible sleep), and ends when the disk or mount that it waits for responds";
         lines.push(("hangs", why.to_owned()));
     }
     lines.push(("output", size(exec.output_bytes)));

@@ -30,14 +30,14 @@ const POLL: Duration = Duration::from_millis(20);
 /// Most lines that `--tail` counts.
 pub(crate) const MAX_TAIL: u64 = 1_000_000;
 
-/// Show the output of a command, also after it or its bay has ended.
+/// Show the output of a command, also after the command has ended or its bay was stopped.
 ///
 /// What the command wrote to its two streams comes in the order in which it was written, all of it on standard output;
 /// messages of this program go to standard error. --split keeps the streams apart.
 ///
-/// On a terminal everything but colours is made visible. A sequence that would set the clipboard or the title, clear
-/// the screen or move the cursor is shown as text, such as `\x1b]52;`. A line that overwrites itself is shown in all
-/// its states. A pipe or a file gets every byte unchanged.
+/// On a terminal, text and colours are shown. Every other control sequence, such as one that would set the clipboard
+/// or the title, clear the screen or move the cursor, is shown as text, such as `\x1b]52;`. A line that overwrites
+/// itself, such as a progress bar, is shown once for each of its states. A pipe or a file gets every byte unchanged.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay logs web 3\n  bay logs web 3 --follow\n  bay logs web 3 --tail 100 --timestamps\n  bay logs web 3 --since 10m\n  bay logs web 3 --since-offset 4096\n\nWith --json every line is an object: {\"stream\", \"offset\", \"text\"}, with --timestamps also {\"time\"}; {\"dropped\", \"why\"} where output is missing, and at the end {\"check\"} and {\"exit\"}. The check says whether the output is what the command wrote: its state is intact, changed, missing, unchecked or partial."
@@ -72,7 +72,7 @@ pub(crate) struct Part {
     /// Send what was written to standard error to standard error. JSON has both streams in any case.
     #[arg(long)]
     split: bool,
-    /// Send the bytes to a terminal unchanged: it obeys every sequence that was written.
+    /// Send the bytes to a terminal unchanged: it interprets every sequence that was written.
     #[arg(long)]
     raw: bool,
 }

@@ -231,7 +231,7 @@ pub(super) async fn learn(client: &mut Client, name: &str, as_json: bool) -> Out
         talk("note: older refusals were not considered");
     }
     talk(&match (lesson.refusals, lesson.rules) {
-        (0, _) => format!("nothing of {bay} was refused so far"),
+        (0, _) => format!("no request of {bay} was refused so far"),
         (refusals, 0) => format!("no rule would allow the {} on record", count(refusals, "refusal")),
         (refusals, rules) => format!(
             "{} from {} on record; check each before you add it to a policy",

@@ -27,7 +27,7 @@ use crate::output::{data, json, talk};
 /// applies. A bay without any has `closed`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay policy set web coding\n  bay policy set web policy.toml\n  bay policy set --host limits.toml\n  bay policy show web\n  bay policy check web \"POST https://api.example.com/v1/issues\"\n  bay policy learn web >> policy.toml\n\n`check` ends with 0 for allow and 1 for everything else; `lint` with 1 if there is a warning."
+    after_help = "Examples:\n  bay policy set web coding\n  bay policy set web policy.toml\n  bay policy set --host limits.toml\n  bay policy show web\n  bay policy check web \"POST https://api.example.com/v1/issues\"\n  bay policy learn web >> policy.toml\n\n`check` exits with 0 for allow and 1 for any other decision; `lint` with 1 if there is a warning."
 )]
 pub(crate) struct Policy {
     #[command(subcommand)]
@@ -67,7 +67,7 @@ enum Verb {
         #[arg(long, value_name = "URL")]
         list: Vec<String>,
     },
-    /// Show the decision on a request, without sending it. Exits with 0 for allow, 1 for anything else.
+    /// Show the decision on a request, without sending it. Exits with 0 for allow, 1 for any other decision.
     Check {
         /// Name or id of the bay.
         name: String,
@@ -121,7 +121,7 @@ impl<'a> Scope<'a> {
             (true, _) => Ok(Self::Host),
             (false, Some(name)) if project => Ok(Self::Project(crate::naming::bay(name)?)),
             (false, Some(name)) => Ok(Self::Bay(crate::naming::bay(name)?)),
-            (false, None) => Err(invalid("no bay is named", "name one, or --host for all of them")),
+            (false, None) => Err(invalid("no bay was given", "name a bay, or give --host for all bays")),
         }
     }
 

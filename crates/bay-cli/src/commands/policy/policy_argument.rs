@@ -95,7 +95,7 @@ impl Given {
     pub(crate) fn with(&self, places: FoundPlaces) -> Result<PolicySet, ApiError> {
         if !places.listed.is_empty() && !operator::wants(self.text(), "@listed") {
             return Err(invalid(
-                format!("{} has no rule for what is listed with --list", self.name()),
+                format!("{} has no rule that uses the URLs of --list", self.name()),
                 "use the preset `autonomous`, or a rule with place = \"@listed\"",
             ));
         }

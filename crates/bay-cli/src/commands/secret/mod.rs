@@ -61,6 +61,7 @@ enum Verb {
     },
     /// Remove secrets. Connections that use them are closed, and their sentinels are refused from then on.
     Rm {
+        /// Names of the secrets, from `bay secret ls`.
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
@@ -76,7 +77,7 @@ struct Set {
     /// expires.
     #[arg(long, value_name = "COMMAND", group = "source")]
     from_command: Option<String>,
-    /// Most seconds before the command runs again.
+    /// Longest time until the command runs again.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1h", requires = "from_command")]
     refresh: u64,
     /// A use: `[METHODS ]HOST[:PORT][/PATH] as SLOT`, `rule:ID as SLOT`, or the name of a service.
@@ -88,7 +89,7 @@ struct Set {
     /// A file in the bay that contains the sentinel. In the text, {} is replaced by it.
     #[arg(long, value_name = "PATH[=TEXT]", value_parser = file)]
     file: Vec<SecretFile>,
-    /// A host to which git sends the sentinel without asking.
+    /// A host for which git in the bay gets the sentinel as its password, so that it does not ask for one.
     #[arg(long, value_name = "[USER@]HOST")]
     git: Vec<String>,
     /// Only this bay and its forks have it [default: every bay].

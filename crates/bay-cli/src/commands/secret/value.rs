@@ -27,7 +27,7 @@ impl Given {
         if let Some(name) = &self.from_env {
             let value = std::env::var(name).map_err(|_| {
                 invalid(
-                    format!("the variable {name} is not set, or is no text"),
+                    format!("the variable {name} is not set, or is not text"),
                     "export it, or give the value on standard input (-)",
                 )
             })?;
@@ -82,7 +82,7 @@ fn bounded(from: impl Read, what: &str) -> Result<SecretText, ApiError> {
     let read = from.take(MAX_SECRET_BYTES as u64 + 3).read_to_string(&mut text);
     read.map_err(|error| match error.kind() {
         std::io::ErrorKind::InvalidData => {
-            invalid(format!("{what} is no text"), "a value is printable ASCII")
+            invalid(format!("{what} is not text"), "a value must be printable ASCII")
         }
         _ => local(&format!("reading {what}"), &error),
     })?;

@@ -127,9 +127,9 @@ fn base(bay: &str) -> Result<String, Failure> {
 
 /// Checks a name before a request is sent.
 pub(crate) fn service_name(given: &str) -> Result<ServiceName, Failure> {
-    given
-        .parse()
-        .map_err(|e: bay_types::id::ParseIdError| invalid(e.to_string(), "choose a plain short name").into())
+    given.parse().map_err(|e: bay_types::id::ParseIdError| {
+        invalid(e.to_string(), "choose a plain short name, such as web").into()
+    })
 }
 
 impl One {

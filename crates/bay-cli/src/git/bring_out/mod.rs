@@ -84,10 +84,38 @@ impl Interrupts {
         all().map(Self).map_err(|e| local("listening for signals", &e))
     }
 
-    /// The outcome of the work, unless a signal arrives first.
+    /// The outcome of work that writes only temporary files, unless a signal arrives first.
     pub(crate) async fn or<T, E: Into<Failure>>(
         &mut self,
         work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Failure> {
+        let error = ApiError::new(
+            ErrorCode::Interrupted,
+            "interrupted by a signal before the work was copied out of the bay; no bundle or branch was written",
+            "run the command again",
+        );
+        self.or_error(work, error).await
+    }
+
+    /// The outcome of work that writes to where the caller wants it, unless a signal arrives first. `next` says what
+    /// to do with what may have been written.
+    pub(crate) async fn or_incomplete<T, E: Into<Failure>>(
+        &mut self,
+        work: impl Future<Output = Result<T, E>>,
+        next: &str,
+    ) -> Result<T, Failure> {
+        let error = ApiError::new(
+            ErrorCode::Interrupted,
+            "interrupted by a signal while the work was being written; it may be incomplete or complete",
+            next,
+        );
+        self.or_error(work, error).await
+    }
+
+    async fn or_error<T, E: Into<Failure>>(
+        &mut self,
+        work: impl Future<Output = Result<T, E>>,
+        error: ApiError,
     ) -> Result<T, Failure> {
         let [(int, on_int), (term, on_term), (hup, on_hup)] = &mut self.0;
         let number = tokio::select! {
@@ -96,11 +124,6 @@ impl Interrupts {
             _ = on_term.recv() => term,
             _ = on_hup.recv() => hup,
         };
-        let error = ApiError::new(
-            ErrorCode::Interrupted,
-            "ended by a signal before the work was copied out",
-            "run the command again; nothing was written",
-        );
         // The exit code that a shell reports for a program ended by this signal.
         Err(Failure::Api { error, exit: 128 + *number })
     }
@@ -171,7 +194,7 @@ fn nothing(bay: &BayView) -> ApiError {
     ApiError::new(
         ErrorCode::NothingToTake,
         format!("the bay {} has no work to take{since}", bay.name),
-        format!("`bay exec {} -- git status` shows what there is in it", bay.name),
+        format!("`bay exec {} -- git status` shows its state", bay.name),
     )
 }
 
@@ -218,4 +241,32 @@ fn refusal(bay: &BayView, why: &str, said: &str) -> ApiError {
 /// An abbreviated commit id.
 pub(crate) fn short(commit: &str) -> &str {
     commit.get(..8).unwrap_or(commit)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_interruption_says_whether_something_may_have_been_written() {
+        let mut interrupts = Interrupts::listen().unwrap();
+        let hang_up = || {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
+        };
+        let reported = |outcome: Result<(), Failure>| match outcome {
+            Err(Failure::Api { error, exit }) => (error, exit),
+            other => panic!("{other:?}"),
+        };
+        hang_up();
+        let (error, exit) = reported(interrupts.or(pending::<Result<(), ApiError>>()).await);
+        assert_eq!((error.code, exit), (ErrorCode::Interrupted, 128 + 1));
+        assert!(error.message.contains("no bundle or branch was written"), "{error:?}");
+        hang_up();
+        let writing = pending::<Result<(), ApiError>>();
+        let (error, _) = reported(interrupts.or_incomplete(writing, "check the branch").await);
+        assert!(error.message.contains("may be incomplete"), "{error:?}");
+        assert_eq!(error.next, "check the branch");
+    }
 }

@@ -22,9 +22,11 @@ const SCRIPT: &str = include_str!("pack.sh");
 const PACK_WITHIN_S: u64 = 3600;
 /// How long the cleanup in the bay is tried, also while its daemon is unreachable.
 const CLEAR_WITHIN: Duration = Duration::from_secs(5);
+/// Pause between two attempts to clean up.
 const POLL: Duration = Duration::from_millis(20);
-/// Free space that stays on the caller's disk, and the number of bytes after which it is checked again.
+/// Free space that stays on the caller's disk.
 const KEEP_FREE_BYTES: u64 = 512 << 20;
+/// Number of received bytes after which the free space is checked again.
 const LOOK_EVERY_BYTES: u64 = 64 << 20;
 const SIGKILL: i32 = 9;
 

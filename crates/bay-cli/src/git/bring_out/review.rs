@@ -72,7 +72,7 @@ pub(crate) async fn review_before_push(work: &Work, allow_secrets: bool) -> Resu
     Err(ApiError::new(
         ErrorCode::SecretFound,
         format!("the work contains what looks like a secret: {}{more}", places.join("; ")),
-        "remove it, also from the commits that contain it; or use --allow-secrets if it is no secret or may leave",
+        "remove it, also from the commits that contain it; or use --allow-secrets if it is not a secret, or may leave the bay",
     ))
 }
 
@@ -119,7 +119,7 @@ fn reviewed(before: Option<&Path>, after: &Path) -> Result<Findings, ApiError> {
 fn odd() -> ApiError {
     ApiError::new(
         ErrorCode::WorkRefused,
-        "git did not tell the number of commits",
+        "git did not report the number of commits",
         "check that the git on this machine works: `git --version`",
     )
 }

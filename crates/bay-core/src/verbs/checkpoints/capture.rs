@@ -40,8 +40,8 @@ pub(super) async fn create_checkpoint(
     {
         return Err(CoreError::new(
             ErrorCode::InvalidInput,
-            format!("the message is longer than {MAX_MESSAGE} bytes, or holds a NUL byte"),
-            "give a shorter one",
+            format!("the message is longer than {MAX_MESSAGE} bytes, or contains a NUL byte"),
+            "give a shorter message, without NUL bytes",
         ));
     }
     let message = create.message.filter(|message| !message.trim().is_empty());
@@ -71,7 +71,7 @@ pub(super) async fn lock(handle: &BayHandle) -> Result<tokio::sync::MutexGuard<'
             ErrorCode::Interrupted,
             format!("the bay {} was busy for {} s", handle.name, VERB_WITHIN.as_secs()),
             Hint::new(
-                "{} tells with what; repeat the command later",
+                "{} shows what it is doing; repeat the command later",
                 [Action::ShowBay((&handle.name).into())],
             ),
         )
@@ -92,7 +92,7 @@ pub(super) async fn take_locked(
     if known.len() >= MAX_CHECKPOINTS {
         return Err(CoreError::new(
             ErrorCode::NotEnough,
-            format!("the bay {} has {MAX_CHECKPOINTS} checkpoints already", row.name),
+            format!("the bay {} has {MAX_CHECKPOINTS} checkpoints, the most allowed", row.name),
             Hint::new("remove some: {}", [Action::RemoveCheckpoints((&row.name).into())]),
         ));
     }

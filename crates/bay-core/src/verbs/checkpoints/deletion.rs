@@ -63,7 +63,7 @@ fn in_use(daemon: &Daemon, point: At) -> Option<Use> {
             return Some(Use {
                 what: format!("{name} is paused on it"),
                 hint: Hint::new(
-                    "{} first; {} discards what ran in it",
+                    "continue that bay with {} first; or {} ends it, without the processes that were paused",
                     [Action::ResumeBay(name.into()), Action::StopBay(name.into())],
                 ),
             });

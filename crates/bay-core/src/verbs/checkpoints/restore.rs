@@ -67,10 +67,10 @@ async fn require_restorable(daemon: &Daemon, handle: &BayHandle, point: At) -> R
     let kept = memory::restorable_bytes(handle, point).await?;
     let held = handle.backend.memory_held(handle.id).await.unwrap_or(0);
     daemon.admission.fits(kept.saturating_sub(held)).map_err(|shortage| {
-        let what = format!("what ran at {} of {}", point.checkpoint, handle.name);
+        let what = format!("the memory of {} of {}", point.checkpoint, handle.name);
         let restore =
             Action::Restore { bay: (&handle.name).into(), checkpoint: point.checkpoint, files_only: true };
-        shortage.refusal(&what, Hint::new("stop other bays; {} starts it anew from its files", [restore]))
+        shortage.refusal(&what, Hint::new("stop other bays; or {} restores the files alone", [restore]))
     })
 }
 
@@ -84,7 +84,7 @@ pub(super) async fn promote_child(
         return Err(CoreError::new(
             ErrorCode::InvalidInput,
             format!("{} cannot be promoted into itself", handle.name),
-            "name the bay to promote first, and the one that takes its state behind `--into`",
+            "name two bays: first the one to copy from, and after `--into` the one to replace",
         ));
     }
     require_stable(&handle.row(), "made another bay's state")?;

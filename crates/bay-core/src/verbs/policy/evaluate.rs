@@ -38,7 +38,7 @@ pub(super) fn decided(policy: &CompiledPolicy, line: &str, now: Timestamp) -> Re
         Err(refusal) => Ok(Explained {
             request: plain_text(line),
             outcome: "refused".to_owned(),
-            reason: format!("such a request is never sent: {refusal}"),
+            reason: format!("no bay can send such a request: {refusal}"),
             ..Explained::default()
         }),
     }

@@ -116,7 +116,7 @@ pub(crate) async fn explain(daemon: &Daemon, handle: &BayHandle, id: u64) -> Res
             ErrorCode::EventNotFound,
             format!("{} has no decision {id} on record", handle.name),
             Hint::new(
-                "{} shows the decisions there are, each with its number",
+                "{} lists the decisions with their numbers",
                 [Action::ListEgress((&handle.name).into())],
             ),
         )

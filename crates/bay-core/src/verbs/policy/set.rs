@@ -97,7 +97,7 @@ fn invalid(problems: &[String]) -> CoreError {
     CoreError::new(
         ErrorCode::PolicyInvalid,
         message,
-        "correct the file; nothing was changed. docs/policy.md tells how rules are written",
+        "correct the file; nothing was changed. docs/policy.md describes how to write rules",
     )
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn scope_of_project(handle: &BayHandle) -> Result<Scope, CoreError> {
     compile::project(&handle.row()).map(Scope::Project).ok_or_else(|| {
         CoreError::new(
             ErrorCode::InvalidInput,
-            format!("{} was made from no repository, so it belongs to no project", handle.name),
+            format!("{} was not made from a repository, so it belongs to no project", handle.name),
             Hint::new("{} sets a policy for this bay alone", [Action::SetPolicy((&handle.name).into())]),
         )
     })
@@ -217,14 +217,14 @@ pub(super) fn request(line: &str) -> Result<CanonicalRequest, CoreError> {
     if line.len() > MAX_REQUEST_BYTES {
         return Err(CoreError::new(
             ErrorCode::InvalidInput,
-            format!("the request has {} bytes", line.len()),
-            format!("at most {MAX_REQUEST_BYTES} are read"),
+            format!("the request is too long: it has {} bytes", line.len()),
+            format!("give at most {MAX_REQUEST_BYTES} bytes"),
         ));
     }
     CanonicalRequest::from_line(line).map_err(|refusal| {
         CoreError::new(
             ErrorCode::InvalidInput,
-            format!("such a request is never sent: {refusal}"),
+            format!("no bay can send such a request: {refusal}"),
             "write METHOD https://HOST/PATH, FETCH ssh://HOST/REPOSITORY, tcp://HOST:PORT or tls://HOST",
         )
     })
@@ -248,8 +248,8 @@ pub(crate) fn prepare_grant(
     if wanted.for_s == 0 || wanted.for_s > MAX_GRANT_S {
         return Err(CoreError::new(
             ErrorCode::InvalidInput,
-            format!("a grant for {} s is none, or one without an end", wanted.for_s),
-            format!("give 1 to {MAX_GRANT_S} s; what is to last is a rule of the policy"),
+            format!("a grant cannot last {} s", wanted.for_s),
+            format!("give 1 to {MAX_GRANT_S} s; for a longer permission, write a rule into the policy"),
         ));
     }
     let request = request(&wanted.request)?;
@@ -337,7 +337,7 @@ fn no_grant(bay: &BayName, id: &str) -> CoreError {
         ErrorCode::GrantNotFound,
         format!("{bay} has no grant {:?}", plain_text(id)),
         Hint::new(
-            "{} shows those it has; one in the bay's policy file goes with that file",
+            "{} lists its grants; to remove a grant that is written in the bay's policy, change the policy",
             [Action::ListGrants(bay.into())],
         ),
     )

@@ -115,7 +115,7 @@ pub async fn explain(
             ErrorCode::InvalidInput,
             format!("{:?} is not the number of a decision", plain_text(decision)),
             Hint::new(
-                "{} shows the decisions there are, each with its number",
+                "{} lists the decisions with their numbers",
                 [Action::ListEgress((&handle.name).into())],
             ),
         )

@@ -9,8 +9,9 @@ use crate::channel::plain_text;
 
 /// How many execs are remembered. Further ones are read again.
 const REMEMBERED: usize = 1024;
-/// How many arguments of a command are shown, and how many characters of each.
+/// How many arguments of a command are shown.
 const ARGUMENTS: usize = 16;
+/// How many characters of each argument are shown.
 const ARGUMENT: usize = 200;
 
 /// The execs that one reader has needed so far.
