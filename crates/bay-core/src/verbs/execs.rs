@@ -16,7 +16,8 @@ use std::time::Duration;
 use bay_store::{Draft, ExecRow, Findings, Inserted};
 use bay_types::bay::State;
 use bay_types::event;
-use bay_types::event::{EventBody, ExecEvent};
+use bay_types::event::exec::ExecFiles;
+use bay_types::event::{EventBody, ExecEvent, Recorded};
 use bay_types::exec::{
     EndReason, ExecEnd, ExecSpec, ExecStatus, ExecView, Exit, LimitHit, Reporter, SignalRequest, Signalled,
     duration_s,
@@ -554,7 +555,7 @@ pub(super) async fn show(daemon: &Daemon, handle: &BayHandle, exec: &str) -> Res
 
 /// What the record says of the files that changed while an exec ran.
 async fn files(daemon: &Daemon, row: &ExecRow) -> Result<Option<FileChanges>, CoreError> {
-    let event = daemon.store.event_of_exec(row.bay, "exec.files", row.id).await.map_err(|e| e.to_api())?;
+    let event = daemon.store.event_of_exec(row.bay, ExecFiles::KIND, row.id).await.map_err(|e| e.to_api())?;
     Ok(match event.map(|event| event.read()) {
         Some(EventBody::Exec(ExecEvent::Files(files))) => Some(FileChanges {
             created: files.created,
