@@ -435,7 +435,7 @@ fn a_checkpoint_that_is_removed_while_it_is_read_is_noticed() {
     let bay = BayId::generate();
     let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
     fs::write(disk.workspace.join("f"), "x").unwrap();
-    let point = bay_types::checkpoint::Point { bay, checkpoint: bay_types::CheckpointName::FIRST };
+    let point = Point { bay, checkpoint: CheckpointName::FIRST };
     pool.checkpoint_prepare(bay).unwrap();
     pool.checkpoint_take(bay).unwrap();
     pool.checkpoint_keep(point).unwrap();
