@@ -44,7 +44,8 @@ fn a_new_bay_has_the_tools_of_one_bay_and_the_repository_of_another() {
     let identity = |bay: &str| read(&daemon, bay, "cat /etc/machine-id /.bay/ca.crt");
     assert_ne!(identity("tools"), identity("next"));
     let certificate = read(&daemon, "tools", "sed -n 2p /.bay/ca.crt");
-    let trusted = format!("grep -rlF '{certificate}' /.bay/*.crt /etc /usr/local/share 2>/dev/null | head -n 3");
+    let trusted =
+        format!("grep -rlF '{certificate}' /.bay/*.crt /etc /usr/local/share 2>/dev/null | head -n 3");
     assert_eq!(read(&daemon, "next", &trusted), "", "the other gateway's certificate is trusted");
     let services = daemon.bay(&["services", "ls", "next", "--json"]).ok().json();
     assert_eq!(services.as_array().map(Vec::len), Some(0), "{services}");

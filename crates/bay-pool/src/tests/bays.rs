@@ -477,7 +477,7 @@ fn the_beginning_of_a_bay_stays_through_restores_forks_and_the_end_of_its_parent
     pool.beginning_keep(bay).unwrap();
     assert_eq!(names(bay), ["draft"]);
     fs::write(disk.workspace.join("work"), "x").unwrap();
-    let point = bay_types::checkpoint::Point { bay, checkpoint: bay_types::CheckpointName::FIRST };
+    let point = Point { bay, checkpoint: CheckpointName::FIRST };
     pool.checkpoint_prepare(bay).unwrap();
     pool.checkpoint_take(bay).unwrap();
     pool.checkpoint_keep(point).unwrap();
@@ -506,7 +506,7 @@ fn a_bay_without_a_beginning_and_its_forks_have_none() {
     let bay = BayId::generate();
     pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
     pool.trash().remove(&pool.beginning_dir(bay)).unwrap();
-    let point = bay_types::checkpoint::Point { bay, checkpoint: bay_types::CheckpointName::FIRST };
+    let point = Point { bay, checkpoint: CheckpointName::FIRST };
     pool.checkpoint_prepare(bay).unwrap();
     pool.checkpoint_take(bay).unwrap();
     pool.checkpoint_keep(point).unwrap();
