@@ -17,11 +17,7 @@ const WRITER: &str = "n=0; while :; do n=$(( (n + 1) % 40 )); \
     /bin/busybox head -c 2000000 /dev/urandom > /workspace/w$n; /bin/busybox sleep 0.1; done";
 
 /// How long a writing bay is paused for a checkpoint of its files, with little and with much data.
-pub(crate) async fn checkpoint(
-    setup: &mut Setup,
-    rounds: usize,
-    much_mib: u64,
-) -> Result<Scored, ApiError> {
+pub(crate) async fn checkpoint(setup: &mut Setup, rounds: usize, much_mib: u64) -> Result<Scored, ApiError> {
     let mut little =
         Series::of(format!("pause with {LITTLE_MIB} MiB of data"), Unit::Milliseconds, &[Bar::Is(30.0)]);
     let mut much = Series::of(

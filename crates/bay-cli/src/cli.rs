@@ -15,9 +15,9 @@ use crate::commands::{
 use crate::daemon_in_this_executable::DaemonInThisExecutable;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
+use crate::misuse::{self, Misuse};
 use crate::serve_options::Serve;
 use crate::top::Top;
-use crate::misuse::{self, Misuse};
 use crate::{one_thread, output};
 
 /// Persistent, isolated Linux workstations for coding agents.

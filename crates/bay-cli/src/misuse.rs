@@ -34,7 +34,10 @@ const EXIT: u8 = 2;
 pub(crate) enum Misuse {
     /// Help or the version, or the help that stands for a missing command.
     Help(clap::Error),
-    Error { error: ApiError, json: bool },
+    Error {
+        error: ApiError,
+        json: bool,
+    },
 }
 
 impl Misuse {
@@ -124,7 +127,9 @@ fn reach<'a>(grammar: &'a Command, line: &[String]) -> Reached<'a> {
 fn takes_value(command: &Command, flag: &str) -> bool {
     let known = command.get_arguments().find(|argument| match flag.strip_prefix("--") {
         Some(long) => argument.get_long() == Some(long),
-        None => argument.get_short().is_some_and(|short| flag.strip_prefix('-') == Some(short.to_string().as_str())),
+        None => argument
+            .get_short()
+            .is_some_and(|short| flag.strip_prefix('-') == Some(short.to_string().as_str())),
     });
     known.is_some_and(|argument| argument.get_action().takes_values())
 }
@@ -165,7 +170,13 @@ fn reason(error: &clap::Error) -> String {
 }
 
 /// A word that is no command at its place.
-fn unknown_command(grammar: &Command, reached: &Reached<'_>, at: usize, path: &str, line: &[String]) -> ApiError {
+fn unknown_command(
+    grammar: &Command,
+    reached: &Reached<'_>,
+    at: usize,
+    path: &str,
+    line: &[String],
+) -> ApiError {
     let word = &line[at];
     let after = &line[at + 1..];
     let wrong = format!("there is no command `{path} {}`", clip(&shell::quoted(word), SHOWN));
@@ -203,11 +214,15 @@ fn in_a_bay(word: &str, after: &[String]) -> String {
 fn nearest<'a>(reached: &Reached<'a>, word: &str) -> Option<(usize, &'a str)> {
     let commands = reached.command.get_subcommands().filter(|command| !command.is_hide_set());
     let names = commands.flat_map(|command| {
-        std::iter::once(command.get_name()).chain(command.get_visible_aliases().filter(|alias| alias.len() > 2))
+        std::iter::once(command.get_name())
+            .chain(command.get_visible_aliases().filter(|alias| alias.len() > 2))
     });
     // Most short words are near another tool's word.
     let long = word.chars().count() > SHORT;
-    let others = typed_words::all().filter(|_| long).map(|word| -> &'a str { word }).filter(|_| reached.path.is_empty());
+    let others = typed_words::all()
+        .filter(|_| long)
+        .map(|word| -> &'a str { word })
+        .filter(|_| reached.path.is_empty());
     let lower = word.to_lowercase();
     let farthest = if word.chars().count() <= SHORT { 1 } else { 2 };
     let near = names.chain(others).map(|name| {
@@ -217,7 +232,9 @@ fn nearest<'a>(reached: &Reached<'a>, word: &str) -> Option<(usize, &'a str)> {
     });
     // Of several that are as near, one with the same first letter.
     let first = |name: &str| name.chars().next() != lower.chars().next();
-    let best = near.filter(|(rank, _, _)| *rank <= farthest).min_by_key(|(rank, real, name)| (*rank, first(name), *real));
+    let best = near
+        .filter(|(rank, _, _)| *rank <= farthest)
+        .min_by_key(|(rank, real, name)| (*rank, first(name), *real));
     best.map(|(rank, _, name)| (rank, name))
 }
 
@@ -271,7 +288,8 @@ fn missing_command(reached: &Reached<'_>, path: &str) -> ApiError {
     }
     let commands = reached.command.get_subcommands().filter(|command| !command.is_hide_set());
     let names: Vec<&str> = commands.map(Command::get_name).filter(|name| *name != "help").collect();
-    let lists = if names.contains(&"ls") { format!("`{path} ls` lists what there is; ") } else { String::new() };
+    let lists =
+        if names.contains(&"ls") { format!("`{path} ls` lists what there is; ") } else { String::new() };
     bay_client::invalid(
         format!("`{path}` needs one of its commands: {}", names.join(", ")),
         format!("{lists}`{path} --help` describes them"),

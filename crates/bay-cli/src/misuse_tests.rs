@@ -71,10 +71,15 @@ fn every_word_of_another_tool_leads_to_a_command_that_exists() {
             }
         }
     }
-    let names = |command: &Command| command.get_subcommands().map(|inner| inner.get_name().to_owned()).collect::<Vec<_>>();
+    let names = |command: &Command| {
+        command.get_subcommands().map(|inner| inner.get_name().to_owned()).collect::<Vec<_>>()
+    };
     let inner: Vec<String> = grammar.get_subcommands().flat_map(names).collect();
     for (others, command) in INNER {
-        assert!(inner.iter().any(|name| name == command), "{others:?} lead to {command}, which no command has");
+        assert!(
+            inner.iter().any(|name| name == command),
+            "{others:?} lead to {command}, which no command has"
+        );
     }
 }
 
@@ -177,7 +182,9 @@ fn help_and_versions_are_no_errors() {
 #[test]
 fn a_huge_or_hostile_word_stays_short_and_harmless() {
     for word in ["x".repeat(100_000), "\u{1b}[31m".repeat(1000), "\u{202e}a".to_owned(), String::new()] {
-        for line in [&["bay", word.as_str()][..], &["bay", "show", "a", &word], &["bay", "up", &format!("--{word}")]] {
+        for line in
+            [&["bay", word.as_str()][..], &["bay", "show", "a", &word], &["bay", "up", &format!("--{word}")]]
+        {
             let line: Vec<OsString> = line.iter().map(OsString::from).collect();
             let Err(Misuse::Error { error, .. }) = read(&line) else { continue };
             assert!(error.message.chars().count() + error.next.chars().count() < 1500, "{}", error.next);

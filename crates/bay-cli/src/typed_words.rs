@@ -74,20 +74,44 @@ pub(crate) const WORDS: &[Words] = &[
     typed(
         &["init"],
         &[
-            (Place, Instead { command: "bay up PLACE", why: "a directory needs no preparation: `bay up` makes a bay for it" }),
-            (Anything, Instead { command: "bay up", why: "a directory needs no preparation: `bay up` makes a bay for it" }),
+            (
+                Place,
+                Instead {
+                    command: "bay up PLACE",
+                    why: "a directory needs no preparation: `bay up` makes a bay for it",
+                },
+            ),
+            (
+                Anything,
+                Instead {
+                    command: "bay up",
+                    why: "a directory needs no preparation: `bay up` makes a bay for it",
+                },
+            ),
         ],
     ),
     typed(
         &["clone", "duplicate"],
         &[
-            (Place, Instead { command: "bay up PLACE", why: "`bay up` clones a repository, once for all bays, and makes a bay with it" }),
+            (
+                Place,
+                Instead {
+                    command: "bay up PLACE",
+                    why: "`bay up` clones a repository, once for all bays, and makes a bay with it",
+                },
+            ),
             (Anything, Instead { command: "bay fork NAME", why: "a copy of a bay is a fork" }),
         ],
     ),
     typed(
         &["rename", "mv"],
-        &[(Anything, Instead { command: "bay fork NAME --name NEW", why: "a bay keeps its name; a fork is a copy with another one" })],
+        &[(
+            Anything,
+            Instead {
+                command: "bay fork NAME --name NEW",
+                why: "a bay keeps its name; a fork is a copy with another one",
+            },
+        )],
     ),
     typed(&["delete", "remove", "destroy", "del", "erase"], &[(Anything, Same("rm"))]),
     // Running and looking inside.
@@ -96,11 +120,17 @@ pub(crate) const WORDS: &[Words] = &[
         &[
             (
                 Place,
-                Instead { command: "bay up PLACE -- CMD…", why: "a command runs in a bay: `bay up` makes one and runs it there, `bay exec` runs it in an existing one" },
+                Instead {
+                    command: "bay up PLACE -- CMD…",
+                    why: "a command runs in a bay: `bay up` makes one and runs it there, `bay exec` runs it in an existing one",
+                },
             ),
             (
                 Anything,
-                Instead { command: "bay exec NAME -- CMD…", why: "a command runs in an existing bay with `bay exec`; `bay up . -- CMD` makes a bay for it" },
+                Instead {
+                    command: "bay exec NAME -- CMD…",
+                    why: "a command runs in an existing bay with `bay exec`; `bay up . -- CMD` makes a bay for it",
+                },
             ),
         ],
     ),
@@ -114,41 +144,71 @@ pub(crate) const WORDS: &[Words] = &[
         &[
             (
                 Nothing,
-                Instead { command: "bay shell NAME", why: "a bay has no main terminal: `bay shell` opens a new one, `bay logs NAME EXEC --follow` shows a running command" },
+                Instead {
+                    command: "bay shell NAME",
+                    why: "a bay has no main terminal: `bay shell` opens a new one, `bay logs NAME EXEC --follow` shows a running command",
+                },
             ),
             (
                 One,
-                Instead { command: "bay shell NAME", why: "a bay has no main terminal: `bay shell` opens a new one, `bay logs NAME EXEC --follow` shows a running command" },
+                Instead {
+                    command: "bay shell NAME",
+                    why: "a bay has no main terminal: `bay shell` opens a new one, `bay logs NAME EXEC --follow` shows a running command",
+                },
             ),
             (
                 Anything,
-                Instead { command: "bay logs NAME EXEC --follow", why: "nothing attaches to a running command again; its output can be followed" },
+                Instead {
+                    command: "bay logs NAME EXEC --follow",
+                    why: "nothing attaches to a running command again; its output can be followed",
+                },
             ),
         ],
     ),
     typed(
         &["login", "logout", "auth"],
-        &[(Anything, Instead { command: "bay shell NAME", why: "nothing logs in to Workbay: `bay shell` enters a bay, `bay secret set` gives bays a credential" })],
+        &[(
+            Anything,
+            Instead {
+                command: "bay shell NAME",
+                why: "nothing logs in to Workbay: `bay shell` enters a bay, `bay secret set` gives bays a credential",
+            },
+        )],
     ),
     typed(&["commands", "jobs", "processes"], &[(Anything, Same("execs ls"))]),
     typed(&["log", "output"], &[(Anything, Same("logs"))]),
     typed(&["tail"], &[(Anything, Same("logs --follow"))]),
     typed(
         &["wait", "follow"],
-        &[(Anything, Instead { command: "bay timeline NAME --follow", why: "the events of a bay can be followed as they happen" })],
+        &[(
+            Anything,
+            Instead {
+                command: "bay timeline NAME --follow",
+                why: "the events of a bay can be followed as they happen",
+            },
+        )],
     ),
     // States of a bay.
     typed(
         &["restart", "reboot", "reload"],
         &[(
             Anything,
-            Instead { command: "bay stop NAME… && bay start NAME…", why: "a restart is a stop and a start; for a service it is `bay services restart`" },
+            Instead {
+                command: "bay stop NAME… && bay start NAME…",
+                why: "a restart is a stop and a start; for a service it is `bay services restart`",
+            },
         )],
     ),
     typed(&["halt", "shutdown", "poweroff"], &[(Anything, Same("stop"))]),
     typed(
         &["kill-bay", "down", "killall", "terminate"],
-        &[(Anything, Instead { command: "bay stop NAME…", why: "`bay stop` ends all processes of a bay and keeps its files; `bay rm` deletes the bay" })],
+        &[(
+            Anything,
+            Instead {
+                command: "bay stop NAME…",
+                why: "`bay stop` ends all processes of a bay and keeps its files; `bay rm` deletes the bay",
+            },
+        )],
     ),
     typed(&["boot"], &[(Anything, Same("start"))]),
     typed(&["suspend", "freeze"], &[(Anything, Same("pause"))]),
@@ -156,35 +216,68 @@ pub(crate) const WORDS: &[Words] = &[
     typed(&["unpause", "unfreeze", "thaw", "wake", "continue"], &[(Anything, Same("resume"))]),
     typed(
         &["update", "config", "configure", "edit", "limit", "limits", "resize"],
-        &[(Anything, Instead { command: "bay set NAME --memory-mib 4G", why: "what can be changed about a bay are its limits; `bay set --help` lists them" })],
+        &[(
+            Anything,
+            Instead {
+                command: "bay set NAME --memory-mib 4G",
+                why: "what can be changed about a bay are its limits; `bay set --help` lists them",
+            },
+        )],
     ),
     typed(
         &["reset", "rebuild", "recreate", "refresh"],
         &[(
             Anything,
-            Instead { command: "bay replace NAME…", why: "`bay replace` gives a bay a fresh root filesystem and keeps the workspace; `bay restore` returns to a checkpoint" },
+            Instead {
+                command: "bay replace NAME…",
+                why: "`bay replace` gives a bay a fresh root filesystem and keeps the workspace; `bay restore` returns to a checkpoint",
+            },
         )],
     ),
     // Points in a bay's life, and its work.
     typed(&["snapshot"], &[(Anything, Same("checkpoint"))]),
     typed(
         &["snapshots"],
-        &[(Anything, Instead { command: "bay checkpoints ls NAME", why: "the kept points of a bay are its checkpoints" })],
+        &[(
+            Anything,
+            Instead {
+                command: "bay checkpoints ls NAME",
+                why: "the kept points of a bay are its checkpoints",
+            },
+        )],
     ),
     typed(
         &["save", "commit"],
-        &[(Anything, Instead { command: "bay checkpoint NAME", why: "the state of a bay is kept as a checkpoint; its work leaves as a branch (`bay branch`)" })],
+        &[(
+            Anything,
+            Instead {
+                command: "bay checkpoint NAME",
+                why: "the state of a bay is kept as a checkpoint; its work leaves as a branch (`bay branch`)",
+            },
+        )],
     ),
     typed(&["rollback", "revert", "undo"], &[(Anything, Same("restore"))]),
     typed(&["changes", "patch"], &[(Anything, Same("diff"))]),
     typed(&["copy", "scp", "download", "upload"], &[(Anything, Same("cp"))]),
     typed(
         &["push", "publish"],
-        &[(Anything, Instead { command: "bay branch NAME --push origin BRANCH", why: "the work of a bay leaves as a branch" })],
+        &[(
+            Anything,
+            Instead {
+                command: "bay branch NAME --push origin BRANCH",
+                why: "the work of a bay leaves as a branch",
+            },
+        )],
     ),
     typed(
         &["merge", "export", "fetch"],
-        &[(Anything, Instead { command: "bay branch NAME BRANCH", why: "the work of a bay leaves as a branch of your repository, or as a bundle (`bay bundle`)" })],
+        &[(
+            Anything,
+            Instead {
+                command: "bay branch NAME BRANCH",
+                why: "the work of a bay leaves as a branch of your repository, or as a bundle (`bay bundle`)",
+            },
+        )],
     ),
     typed(&["summary", "report"], &[(Anything, Same("story"))]),
     typed(&["history", "events", "journal"], &[(Anything, Same("timeline"))]),
@@ -193,29 +286,53 @@ pub(crate) const WORDS: &[Words] = &[
         &["pull"],
         &[(
             Anything,
-            Instead { command: "bay images import tar:FILE", why: "images come from no registry: they are the host's tools, a directory, or an archive that `docker export` wrote" },
+            Instead {
+                command: "bay images import tar:FILE",
+                why: "images come from no registry: they are the host's tools, a directory, or an archive that `docker export` wrote",
+            },
         )],
     ),
     typed(
         &["build"],
         &[(
             Anything,
-            Instead { command: "bay images import tar:FILE", why: "images are not built here: they are the host's tools, a directory, or an archive that `docker export` wrote" },
+            Instead {
+                command: "bay images import tar:FILE",
+                why: "images are not built here: they are the host's tools, a directory, or an archive that `docker export` wrote",
+            },
         )],
     ),
     typed(&["import", "load"], &[(Anything, Same("images import"))]),
     typed(
         &["prune", "gc", "cleanup", "clean"],
-        &[(Anything, Instead { command: "bay images prune", why: "`bay df` shows what takes the space, and what removing each thing frees" })],
+        &[(
+            Anything,
+            Instead {
+                command: "bay images prune",
+                why: "`bay df` shows what takes the space, and what removing each thing frees",
+            },
+        )],
     ),
     // The network, and who may do what.
     typed(
         &["port-forward", "portforward", "tunnel", "expose", "proxy"],
-        &[(Anything, Instead { command: "bay forward NAME CMD…", why: "ports are forwarded with `bay forward`, where the bay's port comes first: PORT[:HOST_PORT]" })],
+        &[(
+            Anything,
+            Instead {
+                command: "bay forward NAME CMD…",
+                why: "ports are forwarded with `bay forward`, where the bay's port comes first: PORT[:HOST_PORT]",
+            },
+        )],
     ),
     typed(
         &["open", "browse"],
-        &[(Anything, Instead { command: "bay forward NAME --all", why: "`bay forward` makes the ports of a bay reachable, and prints their addresses" })],
+        &[(
+            Anything,
+            Instead {
+                command: "bay forward NAME --all",
+                why: "`bay forward` makes the ports of a bay reachable, and prints their addresses",
+            },
+        )],
     ),
     typed(&["network", "net", "traffic", "requests"], &[(Anything, Same("egress"))]),
     typed(&["approve", "allow"], &[(Nothing, Same("approvals")), (Anything, Same("approvals allow"))]),
@@ -228,7 +345,10 @@ pub(crate) const WORDS: &[Words] = &[
     typed(&["workspace"], &[(Anything, Same("workspaces"))]),
     typed(
         &["volume", "volumes"],
-        &[(Anything, Instead { command: "bay workspaces ls", why: "the files that outlive a bay are kept workspaces" })],
+        &[(
+            Anything,
+            Instead { command: "bay workspaces ls", why: "the files that outlive a bay are kept workspaces" },
+        )],
     ),
     typed(&["policies"], &[(Anything, Same("policy"))]),
     typed(&["grant"], &[(Anything, Same("grants"))]),
@@ -239,10 +359,25 @@ pub(crate) const WORDS: &[Words] = &[
     // The program itself.
     typed(
         &["daemon", "server", "start-daemon"],
-        &[(Anything, Instead { command: "bay serve", why: "`bay serve` is the daemon; other commands start it by themselves" })],
+        &[(
+            Anything,
+            Instead {
+                command: "bay serve",
+                why: "`bay serve` is the daemon; other commands start it by themselves",
+            },
+        )],
     ),
     typed(&["diagnose", "check", "preflight"], &[(Anything, Same("doctor"))]),
-    typed(&["setup"], &[(Anything, Instead { command: "bay install", why: "`bay install` sets Workbay up for all users of this host" })]),
+    typed(
+        &["setup"],
+        &[(
+            Anything,
+            Instead {
+                command: "bay install",
+                why: "`bay install` sets Workbay up for all users of this host",
+            },
+        )],
+    ),
     typed(&["completion"], &[(Anything, Same("completions"))]),
     typed(&["man", "docs"], &[(Anything, Same("help"))]),
 ];
@@ -299,7 +434,9 @@ pub(crate) fn filled(command: &str, arguments: &[String]) -> String {
     let operands = operands(arguments);
     let one = |at: usize, name: &str| operands.get(at).map_or_else(|| name.to_owned(), |given| quoted(given));
     let from = |at: usize, name: &str| match operands.get(at..) {
-        Some(rest) if !rest.is_empty() => rest.iter().map(|given| quoted(given)).collect::<Vec<_>>().join(" "),
+        Some(rest) if !rest.is_empty() => {
+            rest.iter().map(|given| quoted(given)).collect::<Vec<_>>().join(" ")
+        }
         _ => name.to_owned(),
     };
     let word = |word: &str| match word {
@@ -354,8 +491,14 @@ mod tests {
         let run = "bay exec NAME -- CMD…";
         assert_eq!(filled(run, &[]), "bay exec NAME -- CMD");
         assert_eq!(filled(run, &line(&["web"])), "bay exec web -- CMD");
-        assert_eq!(filled(run, &line(&["-it", "web", "--", "sh", "-c", "a b"])), "bay exec web -- sh -c 'a b'");
-        assert_eq!(filled("bay stop NAME… && bay start NAME…", &line(&["a", "b"])), "bay stop a b && bay start a b");
+        assert_eq!(
+            filled(run, &line(&["-it", "web", "--", "sh", "-c", "a b"])),
+            "bay exec web -- sh -c 'a b'"
+        );
+        assert_eq!(
+            filled("bay stop NAME… && bay start NAME…", &line(&["a", "b"])),
+            "bay stop a b && bay start a b"
+        );
         assert_eq!(filled("bay logs NAME EXEC --follow", &line(&["web", "3"])), "bay logs web 3 --follow");
     }
 

@@ -3,8 +3,13 @@
 use std::path::Path;
 
 /// Descriptions of an image or of a development environment, at the top of a repository.
-const OF_AN_IMAGE: [&str; 5] =
-    [".devcontainer/devcontainer.json", ".devcontainer.json", "devcontainer.json", "Dockerfile", "Containerfile"];
+const OF_AN_IMAGE: [&str; 5] = [
+    ".devcontainer/devcontainer.json",
+    ".devcontainer.json",
+    "devcontainer.json",
+    "Dockerfile",
+    "Containerfile",
+];
 /// Descriptions of services.
 const OF_SERVICES: [&str; 4] = ["compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml"];
 
@@ -28,7 +33,10 @@ pub(crate) fn note(directory: &Path, image: &str) -> Option<String> {
         others => (format!("{} and {last}", others.join(", ")), "are"),
     };
     let image = bay_text::escape::visible(image);
-    Some(format!("note: {files} {are} not used: the bay starts from the image {image}; {}", instead.join(", ")))
+    Some(format!(
+        "note: {files} {are} not used: the bay starts from the image {image}; {}",
+        instead.join(", ")
+    ))
 }
 
 #[cfg(test)]
@@ -50,7 +58,10 @@ mod tests {
         std::fs::write(dir.path().join(".devcontainer/devcontainer.json"), "{}").unwrap();
         std::fs::write(dir.path().join("compose.yaml"), "").unwrap();
         let all = note(dir.path(), "odd\nname").unwrap();
-        assert!(all.contains(".devcontainer/devcontainer.json, Dockerfile and compose.yaml are not used"), "{all}");
+        assert!(
+            all.contains(".devcontainer/devcontainer.json, Dockerfile and compose.yaml are not used"),
+            "{all}"
+        );
         assert!(all.contains("services add") && all.lines().count() == 1, "{all}");
     }
 }

@@ -82,7 +82,9 @@ pub enum PoolError {
         "could not import {source_name}: it is an image in layers, as `docker save` writes it, and not the files of a root filesystem"
     )]
     ImageInLayers { source_name: String },
-    #[error("could not import {source_name}: it has no shell (an executable /bin/sh), so no bay could run in it")]
+    #[error(
+        "could not import {source_name}: it has no shell (an executable /bin/sh), so no bay could run in it"
+    )]
     ImageWithoutShell { source_name: String },
     #[error("the bay holds {held_mib} MiB of disk already, more than the {mib} MiB it was to have")]
     QuotaInUse { held_mib: u64, mib: u64 },

@@ -80,8 +80,28 @@ mod tests {
     fn what_is_no_size_is_refused_with_both_forms() {
         let long = "9".repeat(5000);
         let odd = [
-            "", " ", "-1", "-4G", "+4", "1.5", "G", ".5G", "4.G", "1.2.3G", "4X", "4Gb1", "4GG", "1e3", "٤G", "4,5G", "none",
-            "512K", "0.0001M", "99999999999999999999", "999999999999999999T", long.as_str(),
+            "",
+            " ",
+            "-1",
+            "-4G",
+            "+4",
+            "1.5",
+            "G",
+            ".5G",
+            "4.G",
+            "1.2.3G",
+            "4X",
+            "4Gb1",
+            "4GG",
+            "1e3",
+            "٤G",
+            "4,5G",
+            "none",
+            "512K",
+            "0.0001M",
+            "99999999999999999999",
+            "999999999999999999T",
+            long.as_str(),
         ];
         for text in odd {
             let error = parse(text).unwrap_err();

@@ -124,7 +124,8 @@ fn lacks(ran: &CliRun, code: ErrorCode) -> Option<&'static str> {
     let Some((found, reason)) = what.strip_prefix("error[").and_then(|rest| rest.split_once("]: ")) else {
         return Some("a code");
     };
-    let exit = if ran.line.contains("exec web true") && code != MISUSE { 125 } else { i32::from(code.exit_code()) };
+    let exit =
+        if ran.line.contains("exec web true") && code != MISUSE { 125 } else { i32::from(code.exit_code()) };
     match next.strip_prefix("next: ") {
         _ if found != code.as_str() => Some("the right code"),
         _ if ran.code != exit => Some("the exit code of its code"),
@@ -161,7 +162,11 @@ fn sixty_wrong_inputs_have_a_code_a_reason_and_the_right_next_step() {
     }
     assert!(incomplete.is_empty(), "{} lack something:\n{}", incomplete.len(), incomplete.join("\n"));
     let right = CASES.len() - wrong.len();
-    println!("{right} of {} wrong inputs are answered with the right command\n{}", CASES.len(), wrong.join("\n"));
+    println!(
+        "{right} of {} wrong inputs are answered with the right command\n{}",
+        CASES.len(),
+        wrong.join("\n")
+    );
     assert!(right >= LEAST_RIGHT, "only {right} name the right command:\n{}", wrong.join("\n"));
     assert_eq!(daemon.show("web")["state"], "running", "no wrong input did anything");
     assert_eq!(daemon.list().len(), 1);

@@ -280,9 +280,15 @@ fn what_is_no_root_filesystem_with_a_shell_is_refused_with_the_reason() {
         &["oci-layout", "index.json", "blobs/sha256/1f00"],
         &["blobs/sha256/1f00", "index.json", "manifest.json", "oci-layout"],
     ];
-    let without_shell: &[&[&str]] =
-        &[&["etc/passwd", "usr/lib/x"], &["bin/sh"], &["rootfs/bin/sh"], &["index.json"], &["app/manifest.json"]];
-    let cases = layers.iter().map(|names| (names, true)).chain(without_shell.iter().map(|names| (names, false)));
+    let without_shell: &[&[&str]] = &[
+        &["etc/passwd", "usr/lib/x"],
+        &["bin/sh"],
+        &["rootfs/bin/sh"],
+        &["index.json"],
+        &["app/manifest.json"],
+    ];
+    let cases =
+        layers.iter().map(|names| (names, true)).chain(without_shell.iter().map(|names| (names, false)));
     for (names, in_layers) in cases {
         let mut archive = Builder::new(Vec::new());
         for name in *names {
@@ -291,7 +297,8 @@ fn what_is_no_root_filesystem_with_a_shell_is_refused_with_the_reason() {
         }
         let path = lab.path().join("odd.tar");
         fs::write(&path, archive.into_inner().unwrap()).unwrap();
-        let error = pool.image_import(&import(&format!("tar:{}", path.display())), 0, &mut |_| {}).unwrap_err();
+        let error =
+            pool.image_import(&import(&format!("tar:{}", path.display())), 0, &mut |_| {}).unwrap_err();
         let api = error.to_api();
         assert_eq!(api.code, ErrorCode::ImageImport, "{names:?}: {error}");
         assert_eq!(error.to_string().contains("docker save"), in_layers, "{names:?}: {error}");
@@ -300,7 +307,8 @@ fn what_is_no_root_filesystem_with_a_shell_is_refused_with_the_reason() {
         for name in *names {
             write(&tree.join(name), "{}", 0o644);
         }
-        let error = pool.image_import(&import(&format!("dir:{}", tree.display())), 0, &mut |_| {}).unwrap_err();
+        let error =
+            pool.image_import(&import(&format!("dir:{}", tree.display())), 0, &mut |_| {}).unwrap_err();
         assert_eq!(error.to_api().code, ErrorCode::ImageImport, "{names:?}: {error}");
         fs::remove_dir_all(&tree).unwrap();
     }
