@@ -64,8 +64,7 @@ fn a_size_is_a_number_of_mib_or_has_a_unit() {
     let daemon = Daemon::start();
     let directory = Scratch::new();
     let path = directory.path().display().to_string();
-    let up =
-        ["up", &path, "--name", "b", "--image", SMALL, "--memory", "0.5G", "--disk-mib", "1.5g"];
+    let up = ["up", &path, "--name", "b", "--image", SMALL, "--memory", "0.5G", "--disk-mib", "1.5g"];
     let _up = daemon.bay(&up).ok();
     assert_eq!(daemon.show("b")["limits"]["memory_mib"], 512);
     assert_eq!(daemon.show("b")["limits"]["disk_mib"], 1536);
