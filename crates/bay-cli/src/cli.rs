@@ -9,10 +9,10 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    approvals, attach, audit, backends, bench, branch, bundle, checkpoint, checkpoints, compare, completions, cp, df,
-    diff, doctor, egress, exec, execs, fork, forward, grants, images, install, kill, logs, ls, notify, pause,
-    policy, pool, ports, promote, replace, repos, restore, resume, review, rm, secret, services, set, shell,
-    show, start, stop, story, timeline, uninstall, up, watch, workspaces,
+    approvals, attach, audit, backends, bench, branch, bundle, checkpoint, checkpoints, compare, completions,
+    cp, df, diff, doctor, egress, exec, execs, fork, forward, grants, images, install, kill, logs, ls,
+    notify, pause, policy, pool, ports, promote, replace, repos, restore, resume, review, rm, secret,
+    services, set, shell, show, start, stop, story, timeline, uninstall, up, watch, workspaces,
 };
 use crate::daemon_in_this_executable::DaemonInThisExecutable;
 use crate::failure::Outcome;

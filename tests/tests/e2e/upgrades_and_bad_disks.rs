@@ -379,7 +379,7 @@ fn serve_stop_ends_the_daemon_in_order_and_its_bays_keep_running() {
     let before = (daemon.pid(), daemon.host_pid("b"));
     let stopped = daemon.bay(&["serve", "--stop", "--json"]).ok().json();
     assert_eq!((&stopped["pid"], &stopped["bays"]), (&before.0.into(), &1.into()), "{stopped}");
-    assert!(std::fs::metadata(format!("/proc/{}", before.1)).is_ok(), "the bay went with the daemon");
+    assert!(fs::metadata(format!("/proc/{}", before.1)).is_ok(), "the bay went with the daemon");
     let again = daemon.bay(&["serve", "--stop"]).ok();
     assert!(again.text().contains("no daemon runs"), "{again}");
     daemon.terminate();
