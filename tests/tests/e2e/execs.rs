@@ -175,7 +175,7 @@ fn a_detached_command_is_listed_and_its_output_replayable_from_any_byte() {
 fn logs_show_the_last_lines_and_when_each_was_written() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
-    let script = "seq 1 30000; echo old; echo warned >&2; printf 'in ' ; sleep 0.1; echo pieces; echo new";
+    let script = "seq 1 30000; echo old; sleep 0.1; echo warned >&2; sleep 0.1; printf 'in '; sleep 0.1; echo pieces; echo new";
     let exec = detached(&daemon, "b", script);
     until_ended(&daemon, "b", &exec);
     let logs = |more: &[&str]| daemon.bay(&[&["logs", "b", exec.as_str()], more].concat()).ok();
@@ -217,7 +217,7 @@ fn logs_show_the_last_lines_and_when_each_was_written() {
 fn output_without_recorded_times_is_shown_and_reported_as_such() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
-    let exec = detached(&daemon, "b", "echo one; echo two >&2");
+    let exec = detached(&daemon, "b", "echo one; sleep 0.1; echo two >&2");
     until_ended(&daemon, "b", &exec);
     // As an earlier release leaves it, and as it may be if the bay was hostile.
     for harm in ["dd if=/dev/zero bs=1k count=1 of=$f", "rm $f"] {

@@ -385,7 +385,7 @@ fn a_command_of_a_live_fork_is_attached_to_with_its_output_and_its_input() {
     let mut asked = [0; 6];
     client.stdout.as_mut().unwrap().read_exact(&mut asked).unwrap();
     let _forked = daemon.bay(&["fork", "b", "--name", "child"]).ok();
-    let attached = daemon.bay_with_input(&["attach", "child", "1"], b"yes\n");
+    let attached = daemon.bay_with_input(&["attach", "child-1", "1"], b"yes\n");
     assert_eq!((attached.code, attached.text().as_str()), (4, "asked\nanswered yes"), "{attached}");
     // The parent's command still waits for its own client.
     assert_eq!(daemon.bay(&["execs", "show", "b", "1", "--json"]).ok().json()["state"], "running");

@@ -9,7 +9,7 @@ use bay_types::event::{Event, EventBody, Recorded};
 use bay_types::exec::{ExecState, ExecView, duration_s};
 use bay_types::principal::Principal;
 use bay_types::usage::ExecCost;
-use bay_types::{Action, BayId, BayName, CoreError, ErrorCode, Hint, HintBay};
+use bay_types::{Action, BayId, BayName, CoreError, ErrorCode, Hint};
 
 use super::execs::KEPT;
 use crate::authorize::Verb;
@@ -107,7 +107,7 @@ pub(super) async fn exec(
         CoreError::new(
             ErrorCode::ExecNotFound,
             format!("the record of the removed bay has no exec {shown:?}"),
-            Hint::new("{} shows the execs there are", [Action::ListExecs(HintBay::OfRequest)]),
+            Hint::new("{} shows the execs there are", [Action::ListExecs(bay.into())]),
         )
     })
 }

@@ -32,8 +32,8 @@ pub(crate) const MAX_TAIL: u64 = 1_000_000;
 
 /// Show the output of a command, also after the command has ended or its bay was stopped.
 ///
-/// What the command wrote to its two streams comes in the order in which it was written, all of it on standard output;
-/// messages of this program go to standard error. --split keeps the streams apart.
+/// What the command wrote to its two streams comes in the order in which the bay received it, all of it on standard
+/// output; messages of this program go to standard error. --split keeps the streams apart.
 ///
 /// On a terminal, text and colours are shown. Every other control sequence, such as one that would set the clipboard
 /// or the title, clear the screen or move the cursor, is shown as text, such as `\x1b]52;`. A line that overwrites

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use bay_client::{Client, FrameReader, broken};
+use bay_types::ErrorCode;
 use bay_types::frame::Frame;
 use bay_types::output::OutputRequest;
 use http_body_util::BodyExt;
@@ -24,10 +25,12 @@ struct Extent {
 
 /// The offset at which the last lines begin.
 pub(crate) async fn offset(client: &mut Client, path: &str, lines: u64) -> Result<u64, Failure> {
-    let Extent { output_bytes: end } = client.get(path).await?;
-    if lines == 0 {
-        return Ok(end);
-    }
+    let end = match client.get(path).await {
+        Ok(Extent { output_bytes }) => output_bytes,
+        // The services of a paused bay can be read, but not asked about. All of the log is read then.
+        Err(error) if error.code == ErrorCode::BayState => 0,
+        Err(error) => return Err(error.into()),
+    };
     let mut window = FIRST_WINDOW;
     loop {
         let from = end.saturating_sub(window);
@@ -81,10 +84,10 @@ impl LastLines {
     fn output(&mut self, bytes: &[u8]) {
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
             if self.begins {
-                if self.starts.len() >= self.wanted {
+                self.starts.push_back(self.at);
+                if self.starts.len() > self.wanted {
                     self.starts.pop_front();
                 }
-                self.starts.push_back(self.at);
             }
             self.begins = line.ends_with(b"\n");
             self.at += line.len() as u64;
@@ -98,6 +101,9 @@ impl LastLines {
 
     /// None if earlier output may have more of the last lines.
     fn found(&self) -> Option<u64> {
+        if self.wanted == 0 {
+            return Some(self.at);
+        }
         match self.starts.front() {
             Some(first) if self.starts.len() >= self.wanted || self.from == 0 => Some(*first),
             None if self.from == 0 => Some(0),
@@ -125,6 +131,7 @@ mod tests {
         assert_eq!(last(0, 2, &["on", "e\n", "two\nth", "r"]), Some(4));
         assert_eq!(last(0, 9, &["one\ntwo\n"]), Some(0));
         assert_eq!(last(0, 9, &[]), Some(0));
+        assert_eq!(last(0, 0, &["one\ntwo"]), Some(7));
     }
 
     #[test]
