@@ -76,6 +76,9 @@ def screen(printed):
 
     def put(character):
         nonlocal column
+        if column == COLUMNS:
+            lines.append([])
+            column = 0
         line = lines[-1]
         while len(line) <= column:
             line.append((" ", ""))

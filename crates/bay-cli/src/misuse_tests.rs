@@ -122,8 +122,6 @@ fn other_words_lead_to_the_command_with_the_persons_own_arguments() {
         ("bay run . make test", "`bay up . -- make test`"),
         ("bay run -it web -- bash", "`bay exec web -- bash`"),
         ("bay create web", "`bay up --name web`"),
-        ("bay attach web", "`bay shell web`"),
-        ("bay attach web 3", "`bay logs web 3 --follow`"),
         ("bay port-forward web 5173", "`bay forward web 5173`"),
         ("bay clone web", "`bay fork web`"),
         ("bay clone https://example.org/a.git", "`bay up https://example.org/a.git`"),

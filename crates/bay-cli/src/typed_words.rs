@@ -140,32 +140,6 @@ pub(crate) const WORDS: &[Words] = &[
         &[(Nothing, Same("shell")), (One, Same("shell")), (Anything, Same("exec"))],
     ),
     typed(
-        &["attach"],
-        &[
-            (
-                Nothing,
-                Instead {
-                    command: "bay shell NAME",
-                    why: "a bay has no main terminal: `bay shell` opens a new one, `bay logs NAME EXEC --follow` shows a running command",
-                },
-            ),
-            (
-                One,
-                Instead {
-                    command: "bay shell NAME",
-                    why: "a bay has no main terminal: `bay shell` opens a new one, `bay logs NAME EXEC --follow` shows a running command",
-                },
-            ),
-            (
-                Anything,
-                Instead {
-                    command: "bay logs NAME EXEC --follow",
-                    why: "nothing attaches to a running command again; its output can be followed",
-                },
-            ),
-        ],
-    ),
-    typed(
         &["login", "logout", "auth"],
         &[(
             Anything,
