@@ -147,7 +147,7 @@ fn exec_rewritten_output_is_shown_with_a_warning() {
     };
     let _rewritten =
         daemon.sh("b", &format!("cp -a {dir} /workspace/kept && sed -i 's/FAILED/passed/' {dir}/*.out")).ok();
-    assert_eq!(daemon.bay(&["logs", "b", &exec]).ok().text(), "3 tests passed");
+    assert_eq!(daemon.bay(&["logs", "b", &exec, "--split"]).ok().text(), "3 tests passed");
     assert_eq!(warned("rewritten")["state"], "changed");
     // The daemon's own reading of a stopped bay, and a new guest's.
     let _stopped = daemon.bay(&["stop", "b"]).ok();
