@@ -181,7 +181,7 @@ fn rm_deletes_everything_and_the_name_can_be_used_again() {
     let _removed = daemon.bay(&["rm", "b", "--yes"]).ok();
     assert!(leaks::ended(pid));
     assert_eq!(daemon.orphans(), [], "something of the bay is left");
-    assert_eq!(daemon.rest("GET", "/v1/bays/b", &serde_json::Value::Null).status, 404);
+    daemon.bay(&["show", "b"]).fails_with(ErrorCode::BayNotFound);
     let new = daemon.empty_bay("b");
     assert_ne!(new["id"], old["id"]);
     assert_eq!(daemon.sh("b", "ls -A | wc -l").ok().text(), "0");
@@ -276,7 +276,7 @@ fn a_verb_that_does_not_fit_the_state_says_so() {
     daemon.bay(&["pause", "b"]).fails_with(ErrorCode::BayState);
     daemon.bay(&["exec", "b", "--", "true"]).fails_as(ErrorCode::BayState, 125);
     let _removed = daemon.bay(&["rm", "b", "--yes"]).ok();
-    for verb in ["stop", "start", "pause", "resume", "replace"] {
+    for verb in ["show", "stop", "start", "pause", "resume", "replace"] {
         let (what, _) = daemon.bay(&[verb, "b"]).fails_with(ErrorCode::BayNotFound);
         assert!(what.contains('b'), "{what}");
     }
@@ -516,8 +516,8 @@ fn a_removed_bay_is_listed_and_read_by_its_last_name_until_another_bay_has_it() 
     );
     let older = daemon.bay(&["execs", "ls", &first]).ok();
     assert!(older.text().contains("echo first") && older.errors().is_empty(), "{older}");
-    let shown = daemon.bay(&["show", "b"]).ok();
-    assert!(shown.text().contains(&second) && shown.errors().contains("removed"), "{shown}");
+    let (what, next) = daemon.bay(&["show", "b"]).fails_with(ErrorCode::BayNotFound);
+    assert!(what.contains("removed") && next.contains(&second), "{what} {next}");
     let (what, next) = daemon.bay(&["logs", "b", "1"]).fails_with(ErrorCode::BayNotFound);
     assert!(
         what.contains("removed") && what.contains("output") && next.contains("bay timeline b"),

@@ -1,5 +1,4 @@
 use bay_client::bay_path;
-use bay_types::ErrorCode;
 use bay_types::backend::{AttributionGrain, Capabilities, EgressControl, FilesCheckpoint, Support};
 use bay_types::bay::{BayRemoved, BayView, Limits};
 use bay_types::policy::PolicyView;
@@ -7,14 +6,15 @@ use bay_types::reach::HOST_NAME;
 use bay_types::stats::BayCost;
 use bay_types::top::{BayUse, Top};
 use bay_types::traffic::EgressState;
+use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 use jiff::Timestamp;
 
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use crate::output::age::{since, span};
+use crate::output::size;
 use crate::output::table::section;
-use crate::output::{size, talk};
 use crate::removed_bay;
 use bay_text::escape::visible;
 use bay_text::percent::segment;
@@ -35,7 +35,7 @@ impl Show {
             Ok(view) => view,
             Err(error) if error.code == ErrorCode::BayNotFound => {
                 return match removed_bay::newest(global, bay).await? {
-                    Some(removed) => show_removed(global, &removed),
+                    Some(removed) => Err(removed_error(&removed).into()),
                     None => Err(error.into()),
                 };
             }
@@ -56,20 +56,21 @@ impl Show {
     }
 }
 
-/// What is known of a bay that was removed.
-fn show_removed(global: &GlobalOptions, bay: &BayRemoved) -> Outcome {
-    talk(&format!("bay: no bay is called {} now; this is the one that was removed last", bay.name));
-    if global.json {
-        crate::output::json(bay)?;
-        return Ok(0);
-    }
-    let mut lines = vec![("state", removed_bay::how(bay, Timestamp::now())), ("id", bay.id.to_string())];
+/// The error for a bay that was removed. It stays an error: scripts ask this verb whether a bay exists.
+fn removed_error(bay: &BayRemoved) -> ApiError {
+    let mut message = format!(
+        "no bay is called {} now; the last one was {}",
+        bay.name,
+        removed_bay::how(bay, Timestamp::now())
+    );
     if let Some(path) = &bay.kept_workspace {
-        lines.push(("workspace", format!("kept at {}", visible(&path.to_string_lossy()))));
+        message.push_str(&format!("; its workspace is kept at {}", visible(&path.to_string_lossy())));
     }
-    lines.push(("record", format!("bay story {0}; bay timeline {0}; bay execs ls {0}", bay.id)));
-    crate::output::data(&section(bay.name.as_str(), &lines))?;
-    Ok(0)
+    let next = format!(
+        "`bay story {0}`, `bay timeline {0}` and `bay execs ls {0}` show what is on record; `bay ls --removed` lists removed bays",
+        bay.id
+    );
+    ApiError::new(ErrorCode::BayNotFound, message, next)
 }
 
 /// What may leave the bay, and whether its gateway is open.
