@@ -90,7 +90,7 @@ fn ui_output_is_exact_off_a_terminal_and_with_raw() {
     daemon.empty_bay("b");
     write_evil(&daemon, "b");
     let exact = std::process::Command::new("printf").arg(EVIL).output().unwrap().stdout;
-    let piped = daemon.bay(&["logs", "b", "1"]).ok();
+    let piped = daemon.bay(&["logs", "b", "1", "--split"]).ok();
     assert_eq!((&piped.stdout, &piped.stderr), (&exact, &exact));
     assert_eq!(daemon.bay(&["exec", "b", "--", "cat", "evil"]).ok().stdout, exact);
     assert_eq!(daemon.bay(&["cp", "b:evil", "-"]).ok().stdout, exact);

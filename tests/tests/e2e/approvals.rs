@@ -244,7 +244,7 @@ fn of_two_concurrent_answers_the_second_is_refused_with_the_first() {
     assert_eq!((answers.len(), lost.len()), (2, 1));
     assert_eq!(lost[0]["code"], "approval-answered", "{lost:#?}");
     assert!(
-        lost[0]["message"].as_str().is_some_and(|message| message.contains("by uid 0 already")),
+        lost[0]["message"].as_str().is_some_and(|message| message.contains("uid 0 has already")),
         "{lost:#?}"
     );
     let code = curl_result(&lab, "b", "one");
