@@ -33,7 +33,7 @@ pub(crate) fn environment(given: &str) -> Result<EnvironmentFrom, ApiError> {
         Some((name, checkpoint)) => {
             let parsed = checkpoint.parse().map_err(|e: bay_types::id::ParseIdError| {
                 let next = match bay(name) {
-                    Ok(name) => format!("`bay checkpoints ls {name}` shows them"),
+                    Ok(name) => format!("`bay checkpoints ls {name}` lists the bay's checkpoints"),
                     Err(_) => "write BAY:CHECKPOINT, such as web:v3".to_owned(),
                 };
                 ApiError::new(ErrorCode::InvalidName, e.to_string(), next)

@@ -1,5 +1,5 @@
-//! Extractors: the caller, the JSON body, the trace context. An invalid request is refused with a [`CoreError`]; no part
-//! of it is ignored.
+//! Extractors: the caller, the JSON body, the absence of a query, the trace context. Anything invalid is refused with a
+//! [`CoreError`], except the trace context, which then counts as absent.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::response::Failure;
 
-/// Longest JSON body: a command line with every byte escaped.
+/// Longest JSON body: room for the longest command line with every byte escaped.
 pub(crate) const MAX_JSON: usize = 8 << 20;
 
 /// The daemon, as handlers receive it.
@@ -44,7 +44,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
     }
 }
 
-/// For handlers without a query: an ignored key would be an ignored request of the client.
+/// For handlers that take no query. It refuses one, so that nothing that a client asks for is silently ignored.
 #[derive(Debug)]
 pub(crate) struct NoQuery;
 

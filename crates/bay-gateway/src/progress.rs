@@ -26,7 +26,7 @@ pub(crate) struct Progress {
     status: AtomicU16,
     failure: Mutex<Option<Failure>>,
     told: AtomicBool,
-    /// The secrets that the request carries. It ends when one of them is revoked.
+    /// The secrets that the request carries. The request ends when one of them is revoked.
     secrets: OnceLock<Vec<(String, u64)>>,
     /// Keeps the connection counted, and marked as busy.
     _busy: Arc<dyn Send + Sync>,
@@ -91,7 +91,8 @@ impl Progress {
         self.begun.elapsed().saturating_sub(Duration::from_millis(self.moved_ms.load(Relaxed)))
     }
 
-    /// Whether the policy still allows the request. Costs one load unless the policy changed.
+    /// Whether the policy still allows the request and its secrets still exist. If not, ends it as revoked. Costs two
+    /// atomic loads unless the policy changed.
     pub(crate) fn still_allowed(&self) -> bool {
         let now = self.policy.version();
         if self.reviewed.load(Relaxed) == now {
@@ -112,7 +113,8 @@ impl Progress {
         self.secrets.get_or_init(|| secrets);
     }
 
-    /// Receives the next policy change, if the request carries secrets. Then a review is due even if no bytes move.
+    /// A receiver of policy changes, if the request carries secrets: each change then requires a review, even if no
+    /// bytes move.
     pub(crate) fn news(&self) -> Option<watch::Receiver<u64>> {
         self.secrets.get()?;
         let mut news = self.policy.changes();

@@ -76,7 +76,7 @@ pub enum Standing {
     Continues,
     /// The bundle is older: it cannot prove that the known head continues it.
     Older,
-    /// The bundle lacks the events that would show it.
+    /// The bundle lacks the events that are needed to compare the two heads.
     Unknown,
 }
 
@@ -120,8 +120,9 @@ struct Begun {
     evidence: Evidence,
     /// The tree up to the last event read.
     frontier: Frontier,
-    /// The expected number of the next event, and the number of the last one.
+    /// The expected number of the next event.
     next: u64,
+    /// The number of the last event.
     to: u64,
     leaf: Option<Hash>,
 }

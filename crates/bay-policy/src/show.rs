@@ -94,7 +94,8 @@ fn effect(policy: &CompiledPolicy, rule: &Rule, now: Timestamp) -> Effect {
     if is_capped(policy, rule, now) { Effect::Capped } else { Effect::Active }
 }
 
-/// Whether another layer denies everything that a rule permits, because it has no rule for any of it.
+/// Whether another layer denies everything that a rule permits: it denies by default, and none of its active allow or
+/// ask rules overlaps with the rule.
 pub(crate) fn is_capped(policy: &CompiledPolicy, rule: &Rule, now: Timestamp) -> bool {
     rule.outcome != Outcome::Deny
         && policy.layers.iter().filter(|layer| layer.layer != rule.origin.layer).any(|layer| {
@@ -110,7 +111,7 @@ pub(crate) fn is_capped(policy: &CompiledPolicy, rule: &Rule, now: Timestamp) ->
 /// Most values of one key that a description lists.
 const MAX_NAMED: usize = 4;
 
-/// The conditions of a rule or a grant in one line for a person: `GET, HEAD https://host/path/**`.
+/// The conditions of a rule or a grant in one line for a person: `GET|HEAD https://host/path/**`.
 #[must_use]
 pub fn describe(matcher: &Matcher) -> String {
     let hosts = named(matcher.hosts.iter().map(ToString::to_string));

@@ -312,7 +312,7 @@ fn a_secret_stops_a_branch_even_if_a_later_commit_removes_it() {
     let _gone =
         scene.daemon.sh("b", "git rm -q settings && echo x > fine && git add . && git commit -qm two").ok();
     let (what, _) = scene.bay(&push).fails_with(ErrorCode::SecretFound);
-    assert!(what.contains("on the way"), "{what}");
+    assert!(what.contains("in an earlier commit"), "{what}");
     scene.bay_in(&here, &["branch", "b", "x"]).fails_with(ErrorCode::SecretFound);
     assert_eq!(git(&bare, &["for-each-ref", "--format=%(refname)"]), "refs/heads/main");
     let _allowed = scene.bay(&[&push[..], &["--allow-secrets"]].concat()).ok();

@@ -18,11 +18,11 @@ use bay_text::shell::command;
 
 use background::{Background, Told};
 
-/// Most characters of a request, of a reason and of a command in a line.
+/// Most characters of a request, or of a list of names, in a line.
 const REQUEST: usize = 300;
 /// Most characters of a reason in a line.
 const REASON: usize = 200;
-/// Most characters of a command in a line.
+/// Most characters of a command, or of the name of a rule, a secret, a service or a container, in a line.
 const COMMAND: usize = 80;
 /// Columns before the request.
 const WORDS_AT: usize = 27;
@@ -35,8 +35,8 @@ const BROWSER: &str = "browser";
 ///
 /// The first column is the number for `bay policy explain`. A permitted request appears when it ends, or as `open`
 /// while it is under way. A refused request appears immediately. Calls that a browser makes by itself, for updates and
-/// reports, are one line with a count, which appears before the next other line, unless --all is given. For a bay that
-/// was removed, use its id.
+/// reports, are counted in one line, which appears when another line follows or the output ends; --all shows each. A
+/// bay that was removed is found by its last name.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay egress web\n  bay egress web --follow --denied\n  bay egress web --since 10m --json | jq -r 'select(.outcome == \"denied\").request'\n  bay policy explain web 1041\n\nWith --json every line is an object; docs/egress.md has its fields."
@@ -101,7 +101,7 @@ impl Egress {
     }
 }
 
-/// Packets that were dropped, which have no lines of their own.
+/// Counts of dropped packets, which have no lines of their own, or that the egress is closed.
 fn dropped(state: &EgressState) -> Option<String> {
     if !state.open {
         return Some("the bay's egress is closed: nothing can leave it now".to_owned());

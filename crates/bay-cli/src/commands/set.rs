@@ -14,8 +14,8 @@ use crate::output::table::section;
 
 /// Change the limits of a bay, and the services of this host that it may use, while it runs.
 ///
-/// Limits that are not named stay unchanged; `none` removes a limit. If a limit cannot be set, the command fails with
-/// the reason, and all old limits remain. A stopped bay gets its new limits when it starts.
+/// Limits that are not named stay unchanged; `none` removes a limit or restores its default. If a limit cannot be set,
+/// the command fails with the reason, and all old limits remain. A stopped bay gets its new limits when it starts.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay set web --memory-mib 4G --cpus 2\n  bay set web --pids none --io-write-mibps 50\n  bay set web --idle-stop 30m          stop it after this time without activity\n  bay set web --reach host:5432        let it use the host's database, as host.bay.internal:5432"
@@ -27,7 +27,7 @@ pub(crate) struct Set {
     limits: LimitFlags,
     #[command(flatten)]
     reach: ReachFlag,
-    /// Close every port of the host that `--reach` opened, at once.
+    /// Close every port of the host that `--reach` opened, at once, even if a limit in the same command is refused.
     #[arg(long, conflicts_with = "reach")]
     no_reach: bool,
 }
@@ -35,8 +35,8 @@ pub(crate) struct Set {
 /// The flag that `bay up` and `bay set` share.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReachFlag {
-    /// Let it use the service at this TCP port of this host's 127.0.0.1, as host.bay.internal:PORT. May be repeated; an
-    /// existing bay then has exactly these.
+    /// Let it use the service at this TCP port of this host's 127.0.0.1, as host.bay.internal:PORT. May be repeated.
+    /// On an existing bay, these replace the ones it had.
     #[arg(long, value_name = "host:PORT", value_parser = host_port)]
     pub(crate) reach: Vec<u16>,
 }

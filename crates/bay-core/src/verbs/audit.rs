@@ -38,7 +38,7 @@ pub async fn export(
     let signed = daemon.ledger.sign().await?;
     let (from, to) = (from.unwrap_or(1), to.unwrap_or(signed.size));
     if to > signed.size {
-        return Err(absent(to, signed.size));
+        return Err(absent(&format!("there is no event {to}"), signed.size));
     }
     if from == 0 || from > to + 1 {
         return Err(CoreError::new(
@@ -56,7 +56,7 @@ pub async fn proof(daemon: &Daemon, who: &Principal, event: u64) -> Result<ByteS
     daemon.permit(who, Verb::AuditRead)?;
     let signed = daemon.ledger.sign().await?;
     if event == 0 || event > signed.size {
-        return Err(absent(event, signed.size));
+        return Err(absent(&format!("there is no event {event}"), signed.size));
     }
     let evidence = daemon.store.ledger_inclusion(event, signed.size).await;
     Ok(bundle(&daemon.store, signed.note, tied(evidence)?, event, event))
@@ -67,16 +67,16 @@ pub async fn consistency(daemon: &Daemon, who: &Principal, old: u64) -> Result<B
     daemon.permit(who, Verb::AuditRead)?;
     let signed = daemon.ledger.sign().await?;
     if old == 0 || old > signed.size {
-        return Err(absent(old, signed.size));
+        return Err(absent(&format!("the record has no head of {old} events"), signed.size));
     }
     let evidence = daemon.store.ledger_consistency(old, signed.size).await;
     Ok(bundle(&daemon.store, signed.note, tied(evidence)?, 1, 0))
 }
 
-fn absent(event: u64, size: u64) -> CoreError {
+fn absent(what: &str, size: u64) -> CoreError {
     CoreError::new(
         ErrorCode::EventNotFound,
-        format!("there is no event {event}"),
+        what,
         Hint::from(format!("the record has {size} events, counted from 1"))
             .and(Hint::new("{} shows the events of a bay", [Action::Timeline(HintBay::OfRequest)])),
     )

@@ -27,6 +27,7 @@ use super::{bays, environment, images, policy, workspaces};
 use crate::authorize::Verb;
 use crate::backends::refusal;
 use crate::background::{blocking, to_the_end};
+use crate::channel::plain_text;
 use crate::daemon::Daemon;
 use crate::progress::ProgressReporter;
 use crate::registry::BayHandle;
@@ -253,7 +254,7 @@ fn origin(
             if !pool.repo_has_commit(*repo, commit).map_err(api)? {
                 return Err(CoreError::new(
                     ErrorCode::RefNotFound,
-                    "the commit is not in the cache",
+                    format!("the commit {} is not in the repository cache", plain_text(commit)),
                     Hint::new("run {} again: it copies the commit into the cache", [Action::MakeBayFromPath]),
                 ));
             }

@@ -60,7 +60,8 @@ pub struct Changed {
 pub struct LaidOut {
     pub before: PathBuf,
     pub after: PathBuf,
-    /// Files that only intermediate commits contain, each below a directory of its own: they leave with their commits.
+    /// Versions of files that only intermediate commits contain, each below a numbered directory of its own: they leave
+    /// with their commits.
     pub on_the_way: PathBuf,
 }
 

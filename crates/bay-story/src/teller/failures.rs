@@ -12,8 +12,9 @@ use super::{KNOWN, few};
 pub(super) struct Failures {
     /// By command line and exit.
     known: HashMap<(String, String), FailedCommand>,
-    /// The command lines among them.
+    /// The command lines in `known`, to look up quickly whether one failed.
     commands: HashSet<String>,
+    /// Failures that are only counted, because `known` is full.
     more: u64,
 }
 

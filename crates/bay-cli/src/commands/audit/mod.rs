@@ -53,7 +53,7 @@ enum Verb {
     },
     /// Print the newest signed head. If you keep it elsewhere, it reveals any later change to the record.
     Head,
-    /// Print the public key that checks heads and bundles of this daemon.
+    /// Print this daemon's public key, with which `bay audit verify --key` checks its heads and bundles on any machine.
     Key,
 }
 

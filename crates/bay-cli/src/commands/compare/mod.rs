@@ -26,10 +26,11 @@ const EXIT_INTERRUPTED: u8 = 130;
 ///
 /// The runs are one after another, so that they do not compete for processors; --parallel runs them concurrently. Each
 /// run is an exec of its bay, and `bay logs BAY EXEC` has all its output. Exits with 0 if the command ended in every
-/// bay, with whatever status. Otherwise exits with the status of the first error.
+/// bay, with whatever status. Otherwise the exit status is that of the error of the first bay, in the given order,
+/// that has one; after Ctrl-C it is 130.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay compare fix-1 fix-2 fix-3 --run 'cargo test'\n  bay compare a b --run 'npm ci && npm test' --timeout 600 --parallel\n  bay compare a b --run 'make test' --html > compared.html\n  bay compare a b --run 'make bench' --json | jq '.bays[] | {bay, wall_s}'\n\n`*` is the best value of a column among those that succeeded, `!` an exit that differs from the others."
+    after_help = "Examples:\n  bay compare fix-1 fix-2 fix-3 --run 'cargo test'\n  bay compare a b --run 'npm ci && npm test' --timeout 600 --parallel\n  bay compare a b --run 'make test' --html > compared.html\n  bay compare a b --run 'make bench' --json | jq '.bays[] | {bay, wall_s}'\n\n`*` is the best value of a column among the bays that succeeded, or among all if none did. `!` marks each failure if not all exits are the same."
 )]
 pub(crate) struct Compare {
     /// Names or ids of the bays.
@@ -41,13 +42,13 @@ pub(crate) struct Compare {
     /// Kill the command in a bay after this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
-    /// Run in all bays concurrently.
+    /// Run in all bays concurrently, at most 16 at a time.
     #[arg(long)]
     parallel: bool,
-    /// Count also changed files that the repository ignores.
+    /// In DIFF, also count changed files that the repository ignores.
     #[arg(long)]
     ignored: bool,
-    /// Write one page of HTML that needs nothing else.
+    /// Print the results as one self-contained HTML page.
     #[arg(long)]
     html: bool,
 }

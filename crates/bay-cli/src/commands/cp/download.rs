@@ -33,8 +33,8 @@ pub(super) async fn path(
     if !is_directory && written.ends_with('/') {
         return Err(ApiError::new(
             ErrorCode::PathNotFound,
-            format!("there is no directory {written}"),
-            "create it, or omit the final /",
+            format!("{written} is not a directory"),
+            "create the directory, or omit the final / to use this as the name of the copy",
         )
         .into());
     }

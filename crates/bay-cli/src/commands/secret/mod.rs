@@ -36,6 +36,8 @@ pub(crate) struct Secret {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Set a secret: its value, its uses, and where bays find its sentinel.
+    ///
+    /// The sentinel is the placeholder that a bay sees instead of the value.
     Set(Set),
     /// List the secrets, without their values.
     Ls,
@@ -69,30 +71,33 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct Set {
-    /// Name of the secret, and by default of its variable in bays.
+    /// Name of the secret. It is also the name of its variable in bays, unless --env, --file, --git or a preset names
+    /// other places.
     name: String,
     #[command(flatten)]
     value: Given,
-    /// A command that prints the value. The daemon runs it as the user who sets the secret, now and whenever the value
-    /// expires.
+    /// A command that prints the value. The daemon runs it as the user who sets the secret: now, and when a value is
+    /// needed after --refresh or after it expired.
     #[arg(long, value_name = "COMMAND", group = "source")]
     from_command: Option<String>,
-    /// Longest time until the command runs again.
+    /// Run the command again when a value older than this is needed.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1h", requires = "from_command")]
     refresh: u64,
-    /// A use: `[METHODS ]HOST[:PORT][/PATH] as SLOT`, `rule:ID as SLOT`, or the name of a service.
+    /// Where the value may be sent: `[METHODS ]HOST[:PORT][/PATH] as SLOT`, `rule:ID as SLOT`, or a preset such as
+    /// github; `bay secret --help` has the slots. May be repeated.
     #[arg(long = "for", value_name = "RULE", required = true)]
     uses: Vec<String>,
-    /// A variable that contains the sentinel, in every command of the bay.
+    /// A variable that contains the sentinel, in every command of the bay. May be repeated.
     #[arg(long, value_name = "NAME")]
     env: Vec<String>,
-    /// A file in the bay that contains the sentinel. In the text, {} is replaced by it.
+    /// A file in the bay that contains the sentinel. In the text, {} is replaced by it. May be repeated.
     #[arg(long, value_name = "PATH[=TEXT]", value_parser = file)]
     file: Vec<SecretFile>,
-    /// A host for which git in the bay gets the sentinel as its password, so that it does not ask for one.
+    /// A host for which git in the bay gets the sentinel as its password, so that it does not ask for one. May be
+    /// repeated.
     #[arg(long, value_name = "[USER@]HOST")]
     git: Vec<String>,
-    /// Only this bay and its forks have it [default: every bay].
+    /// Only this bay and its forks have it [default: every bay]. May be repeated.
     #[arg(long, value_name = "BAY")]
     bay: Vec<String>,
     /// Permit other credentials for its hosts, which are refused otherwise.

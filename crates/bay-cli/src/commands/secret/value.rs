@@ -10,7 +10,7 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub(super) struct Given {
-    /// `-` for standard input. On a terminal a prompt asks for it, without echo.
+    /// `-` reads the value from standard input, or on a terminal asks for it without echo.
     #[arg(value_name = "-", group = "source")]
     stdin: Option<String>,
     /// An environment variable of this command that contains the value.

@@ -19,7 +19,7 @@ use super::Work;
 use crate::output::count;
 use bay_text::escape::one_line;
 
-/// Most positions that an error lists.
+/// Most places of secrets that an error lists.
 const NAMED: usize = 3;
 
 /// Counts of what leaves the bay.
@@ -54,7 +54,7 @@ pub(crate) async fn review(work: &Work) -> Result<Leaving, ApiError> {
 }
 
 /// Checks the work with the rules of `bay review` before it is pushed, and refuses secrets unless they are allowed. It
-/// also checks files that only an intermediate commit contains, because they leave with that commit.
+/// also checks versions of files that only an intermediate commit contains, because they leave with that commit.
 pub(crate) async fn review_before_push(work: &Work, allow_secrets: bool) -> Result<Findings, ApiError> {
     let laid_out = work.clean.lay_out(&work.tip, work.base.as_deref()).await?;
     let read = tokio::task::spawn_blocking(move || found(&laid_out));
@@ -85,15 +85,15 @@ fn place(finding: &Finding) -> String {
 
 fn found(laid_out: &LaidOut) -> Result<Findings, ApiError> {
     let mut findings = reviewed(Some(&laid_out.before), &laid_out.after)?;
-    // Of files in intermediate commits only secrets matter, because the files themselves are gone in the result.
+    // Of files in intermediate commits only secrets matter, because these versions of the files are not in the result.
     let passing = reviewed(None, &laid_out.on_the_way)?.findings.into_iter();
     findings.findings.extend(passing.filter(|finding| finding.severity == Severity::Stop).map(|finding| {
-        // Each file lies below a directory that we made. Its name is removed here.
+        // Each file lies below a numbered directory that `lay_out` made. This removes the directory from the path.
         let inner = |path: &str| path.split_once('/').map_or(path, |(_, path)| path).to_owned();
         Finding {
             path: inner(&finding.path),
             path_escaped: finding.path_escaped.as_deref().map(inner),
-            why: format!("{}, in a commit on the way", finding.why),
+            why: format!("{}, in an earlier commit of this work", finding.why),
             ..finding
         }
     }));

@@ -21,7 +21,7 @@ const ALWAYS_KEPT: usize = 3;
 const MOST: usize = 20;
 /// Older automatic checkpoints are removed.
 const LONGEST: SignedDuration = SignedDuration::from_hours(7 * 24);
-/// If less than this part of the pool is free, only [`ALWAYS_KEPT`] stay.
+/// If less than one part in this many of the pool is free (an eighth), only [`ALWAYS_KEPT`] stay.
 const TIGHT_PART: u64 = 8;
 
 /// Who caused a checkpoint, least trusted first.
@@ -52,7 +52,8 @@ pub(super) fn is_tight(free: u64, total: u64) -> bool {
 }
 
 /// The automatic checkpoints of `known` that a new one made by `cause` removes. `known` is oldest first. Those in
-/// `promised` stay: the one that the bay descends from, and those that the answer to an open approval can restore.
+/// `promised` stay: the one that the bay descends from, the one that is about to be restored, and those that the answer
+/// to an open approval can restore.
 pub(super) fn dispensable(
     known: &[CheckpointRow],
     promised: &[CheckpointName],

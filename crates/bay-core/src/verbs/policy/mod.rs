@@ -61,7 +61,7 @@ pub(crate) async fn effective_with_origins(daemon: &Daemon, handle: &BayHandle) 
     }
 }
 
-/// Whether nobody set a policy that applies to this bay: the default denies everything.
+/// Whether nobody set a policy that applies to this bay, so that the default denies everything.
 pub(crate) async fn is_unset(daemon: &Daemon, handle: &BayHandle) -> bool {
     effective_with_origins(daemon, handle).await.sources.iter().all(Source::is_default)
 }
