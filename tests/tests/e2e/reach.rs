@@ -160,7 +160,8 @@ fn a_bay_uses_the_named_services_of_the_host_until_they_are_closed() {
 #[test]
 fn open_ports_of_the_host_outlive_every_restart_and_no_fork_has_them() {
     let mut daemon = Daemon::start();
-    let place = Repository::sample().arg();
+    let repository = Repository::sample();
+    let place = repository.arg();
     let up = ["up", &place, "--name", "b", "--image", SMALL, "--reach", "host:11434", "--reach", "host:5432"];
     let _up = daemon.bay(&up).ok();
     let ports = json!([5432, 11434]);
