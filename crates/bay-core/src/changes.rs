@@ -29,7 +29,8 @@ use crate::channel::plain_text;
 
 /// The pause between two rounds. The pool flushes at most this often.
 const ROUND_EVERY: Duration = Duration::from_secs(1);
-/// How many windows of one bay one round serves. If a bay runs more commands in a second, the others get no summary.
+/// How many windows of one bay one round serves. If a bay runs more commands in a second, the earlier ones get no
+/// summary: a command that follows a flood keeps its own.
 const MAX_WINDOWS: usize = 64;
 /// If less than this waits in memory for the pool, a round flushes all of it first. If more waits, the kernel writes
 /// it at its own pace, and the round makes visible only what costs little.
@@ -97,11 +98,12 @@ impl Changes {
         let window = Window { from, to };
         let mut waiting = hold(&self.waiting);
         let of_bay = waiting.entry(row.bay).or_default();
-        if of_bay.len() < MAX_WINDOWS {
-            of_bay.push(Waiting { exec: row.id, number: row.number, window, since });
-            drop(waiting);
-            self.wake.notify_one();
+        if of_bay.len() >= MAX_WINDOWS {
+            of_bay.remove(0);
         }
+        of_bay.push(Waiting { exec: row.id, number: row.number, window, since });
+        drop(waiting);
+        self.wake.notify_one();
     }
 }
 

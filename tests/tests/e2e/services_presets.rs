@@ -43,9 +43,8 @@ fn a_preset_without_its_server_says_what_to_install_and_the_web_serves_the_works
     daemon.empty_bay("b");
     let _added = daemon.bay(&["services", "add", "b", "cache", "--preset", "redis", "--no-wait"]).ok();
     bay_tests::until("the log to say what is missing", || {
-        // What a service writes to its error output, the log shows there too.
         let log = daemon.bay(&["services", "logs", "b", "cache"]);
-        log.errors().contains("Redis is not installed in this bay").then_some(())
+        log.text().contains("Redis is not installed in this bay").then_some(())
     });
     let _page = daemon.sh("b", "echo hello > /workspace/page.txt").ok();
     let web = daemon.bay(&["services", "add", "b", "--preset", "web"]).ok().text();

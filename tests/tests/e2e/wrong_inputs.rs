@@ -61,7 +61,7 @@ const CASES: [Case; 60] = [
     (Root, "run web make test", MISUSE, "`bay exec web -- make test`"),
     (Root, "create web", MISUSE, "`bay up --name web`"),
     (Root, "attach web", MISUSE, "`bay attach web EXEC`"),
-    (Root, "attach 1 web", ErrorCode::BayNotFound, "`bay ls`"),
+    (Root, "diff wbe", ErrorCode::BayNotFound, "did you mean web?"),
     (Root, "kill-bay web", MISUSE, "`bay stop web`"),
     (Root, "port-forward web 5173", MISUSE, "`bay forward web 5173`"),
     (Root, "clone web", MISUSE, "`bay fork web`"),
