@@ -10,7 +10,7 @@ use bay_text::escape::visible;
 
 const PROCESS: usize = 40;
 
-/// List the listening ports of a bay: address, port, process and the command it belongs to.
+/// List the listening ports of a bay: address, port, process, and the exec or service it belongs to.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  bay ports web")]
 pub(crate) struct Ports {

@@ -182,11 +182,10 @@ impl<'a> Removal<'a> {
         });
         let reply = helper(&request).map_err(|error| local(&format!("ending the bay {bay}"), &error))?;
         match reply {
-            RuntimeReply::Failed { message, .. } | RuntimeReply::Hangs { message } => Err(ApiError::new(
-                ErrorCode::BayFailed,
-                format!("the bay {bay} could not be ended: {message}"),
-                "release what its processes wait for, then run `bay uninstall` again",
-            )),
+            RuntimeReply::Hangs { message } => {
+                Err(not_ended(bay, &message, "release what its processes wait for"))
+            }
+            RuntimeReply::Failed { message, .. } => Err(not_ended(bay, &message, "remove this cause")),
             _ => Ok(()),
         }
     }
@@ -464,4 +463,12 @@ pub(crate) fn stays(found: &Found, keep_data: bool) -> Vec<String> {
         ));
     }
     lines
+}
+
+fn not_ended(bay: BayId, why: &str, cure: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::BayFailed,
+        format!("the bay {bay} could not be ended: {why}"),
+        format!("{cure}, then run `bay uninstall` again"),
+    )
 }

@@ -32,7 +32,7 @@ pub(crate) struct Effective {
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) layer: Layer,
-    /// When and by whom it was set; `None` for the default of a bay without a policy.
+    /// When it was set, and the SHA-256 of its text; `None` if nobody set it or it could not be read.
     pub(crate) set: Option<(Timestamp, String)>,
     pub(crate) problems: Vec<String>,
 }

@@ -1,5 +1,5 @@
 //! What the record still knows of bays that were removed: their names, who removed them, and their commands. Their
-//! rows, files and output are gone.
+//! rows and output are gone, and their files too unless the workspace was kept.
 
 use bay_store::{Store, StoreError};
 use bay_types::bay::BayRemoved;

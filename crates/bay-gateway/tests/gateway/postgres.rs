@@ -34,7 +34,7 @@ fn place(text: &str) -> Option<bay_gateway::secrets::Use> {
     }
 }
 
-/// The output of a client inside the bay.
+/// The outcome of `psql`, which plays a client in a bay.
 #[derive(Debug)]
 struct Said {
     ok: bool,
@@ -160,7 +160,7 @@ async fn a_client_with_the_sentinel_is_logged_in_with_the_password() {
         let said = rig.says("app", other, VERIFIED, "select 1").await;
         assert!(said.ok, "{said:?}");
     }
-    // After the login the gateway does not take part.
+    // A long answer without a secret passes unchanged.
     let said = rig
         .says(
             "app",
@@ -238,7 +238,8 @@ async fn cred_echo_the_password_is_scrubbed_from_database_answers() {
     assert!(said.ok && said.out.contains(SENTINEL), "{said:?}");
 }
 
-/// A query returns a list of candidates, and only the right one is scrubbed.
+/// Only a right guess is scrubbed, so a bay could find the password by trying candidates. The gateway closes the
+/// database after a few.
 #[tokio::test]
 async fn cred_guess_sql_candidates_that_a_query_returns_close_the_database_after_a_few() {
     let Some(rig) = Rig::new(true, false).await else { return };

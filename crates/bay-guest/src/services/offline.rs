@@ -11,7 +11,7 @@ use super::store::{self, Record};
 use super::{Service, health, supervisor};
 use crate::spool;
 
-/// Every service that is recorded, by name. None if nothing can be read.
+/// Every service that is recorded, by name. Empty if nothing can be read.
 #[must_use]
 pub fn stored_services(state: BorrowedFd<'_>) -> Vec<ServiceView> {
     let Ok(dir) = spool::open_directory(state, store::DIRECTORY) else { return Vec::new() };

@@ -65,7 +65,8 @@ impl QueryPattern {
                 Strictness::Forgiving => query.eq_ignore_ascii_case(text),
             }),
             Self::Pairs(pairs) => pairs.iter().all(|(name, values)| match strictness {
-                // A name that occurs twice has two values, and servers differ in which one they use.
+                // A name that occurs twice has two values, and servers differ in which one they use: it does
+                // not match exactly.
                 Strictness::Exact => query.readings().all(|reading| {
                     let mut found = reading.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
                     let first = found.next();

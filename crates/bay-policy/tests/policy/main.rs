@@ -1,4 +1,5 @@
-//! The policy from outside: evasions of its rules first, then its decisions and their explanations.
+//! Tests of the policy through its public API, one module per subject: evasions, decisions, explanations, presets. This
+//! file has their helpers.
 #![forbid(unsafe_code)]
 
 mod addresses;
