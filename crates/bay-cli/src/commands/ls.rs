@@ -2,6 +2,7 @@ use bay_types::bay::{BayRemoved, BayView};
 use clap::Args;
 use comfy_table::Cell;
 use jiff::Timestamp;
+use serde::Serialize;
 
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
@@ -30,38 +31,34 @@ pub(crate) struct Ls {
 
 impl Ls {
     pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
+        let mut client = global.client();
         if self.removed {
-            return self.run_removed(global).await;
+            let bays: Vec<BayRemoved> = client.get("/v1/removed-bays").await?;
+            return self.print(global, &bays, |bay| bay.name.as_str(), "no bay was removed", render_removed);
         }
-        let bays: Vec<BayView> = global.client().get("/v1/bays").await?;
-        if global.json {
-            crate::output::json(&bays)?;
-        } else if self.quiet {
-            for bay in &bays {
-                crate::output::data(bay.name.as_str())?;
-            }
-        } else if bays.is_empty() {
-            crate::output::talk("no bays yet: `bay up .` makes one for this directory");
-        } else {
-            crate::output::data(&render(&bays, Timestamp::now()))?;
-        }
-        Ok(0)
+        let bays: Vec<BayView> = client.get("/v1/bays").await?;
+        let none = "no bays yet: `bay up .` makes one for this directory";
+        self.print(global, &bays, |bay| bay.name.as_str(), none, render)
     }
-}
 
-impl Ls {
-    async fn run_removed(&self, global: &GlobalOptions) -> Outcome {
-        let bays: Vec<BayRemoved> = global.client().get("/v1/removed-bays").await?;
+    fn print<T: Serialize>(
+        &self,
+        global: &GlobalOptions,
+        bays: &[T],
+        name: impl Fn(&T) -> &str,
+        none: &str,
+        table: impl Fn(&[T], Timestamp) -> String,
+    ) -> Outcome {
         if global.json {
             crate::output::json(&bays)?;
         } else if self.quiet {
-            for bay in &bays {
-                crate::output::data(bay.name.as_str())?;
+            for bay in bays {
+                crate::output::data(name(bay))?;
             }
         } else if bays.is_empty() {
-            crate::output::talk("no bay was removed");
+            crate::output::talk(none);
         } else {
-            crate::output::data(&render_removed(&bays, Timestamp::now()))?;
+            crate::output::data(&table(bays, Timestamp::now()))?;
         }
         Ok(0)
     }
