@@ -91,7 +91,8 @@ async fn tamper(dir: &TempDir, sql: &'static str) {
         SqliteConnection::connect_with(&options(&dir.path().join("bay.db")).foreign_keys(false))
             .await
             .unwrap();
-    sqlx::query(sql).execute(&mut connection).await.unwrap();
+    let done = sqlx::query(sql).execute(&mut connection).await.unwrap();
+    assert!(done.rows_affected() > 0, "nothing was changed by: {sql}");
     connection.close().await.unwrap();
 }
 
