@@ -59,11 +59,6 @@ impl Pool {
                 Some(self.repo_checkout_ready(*repo, commit, branch.as_deref())?)
             }
         };
-        let beginning = match &begin {
-            // A killed call made the workspace already. Nothing ran in it yet.
-            None if subvolume::exists(&disk.workspace) => self.beginning_from(from, Some(&disk.workspace)),
-            begin => self.beginning_from(from, begin.as_ref()),
-        };
         let root = root.into();
         let root_from = match root {
             _ if subvolume::exists(&disk.root) => None,
@@ -72,6 +67,9 @@ impl Pool {
         };
         make_private_dir(&self.bay_dir(bay))?;
         self.checkpoints_shown(bay)?;
+        // The workspace of a call that was killed is where the work begins: nothing ran in it yet.
+        let made = subvolume::exists(&disk.workspace).then_some(&disk.workspace);
+        let to_keep = self.beginning_make(bay, from, begin.as_ref().or(made).map(PathBuf::as_path))?;
         let make_state = || match from {
             WorkspaceFrom::Checkpoint { point, state } if !subvolume::exists(&disk.state) => {
                 self.state_from(*point, &disk.state, *state, STATE_MODE)
@@ -97,7 +95,8 @@ impl Pool {
             let root = root_from
                 .as_ref()
                 .map(|root_from| scope.spawn(|| subvolume::snapshot(root_from, &disk.root, group)));
-            let beginning = scope.spawn(|| self.beginning_make(bay, &beginning, group));
+            let beginning =
+                to_keep.as_ref().map(|tree| scope.spawn(|| self.beginning_snapshot(bay, tree, group)));
             let workspace = match &begin {
                 Some(begin) => subvolume::snapshot(begin, &disk.workspace, group),
                 None => subvolume::create(&disk.workspace, WORKSPACE_MODE, group),
@@ -107,7 +106,7 @@ impl Pool {
                     part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                 })
             };
-            workspace.and(end(root)).and(end(state)).and(end(Some(beginning)))
+            workspace.and(end(root)).and(end(state)).and(end(beginning))
         })?;
         Ok(disk)
     }

@@ -14,6 +14,7 @@ use bay_types::checkpoint::Point;
 use bay_types::diff::Part;
 use bay_types::{BayId, CheckpointName};
 
+use crate::beginning::Beginning;
 use crate::checkpoint::read_only;
 use crate::error::{Doing, PoolError, Result};
 use crate::pool::Pool;
@@ -110,7 +111,12 @@ impl Pool {
             Side::Checkpoint(name) => DiffSide::of(&checkpoint(Point { bay, checkpoint: *name })?, true),
             Side::Beginning { root } => match part {
                 Part::Root => begun_root(*root),
-                Part::Workspace => DiffSide::of(&self.beginning(bay), true),
+                Part::Workspace => match self.beginning(bay) {
+                    Some(beginning) => {
+                        DiffSide::of(beginning.path(), matches!(beginning, Beginning::Snapshot(_)))
+                    }
+                    None => Err(PoolError::BayFilesMissing { bay: bay.to_string() }),
+                },
             },
             Side::Base { root, workspace } => match (part, workspace) {
                 (Part::Root, _) => begun_root(*root),

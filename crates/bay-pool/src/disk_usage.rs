@@ -17,6 +17,7 @@ use bay_types::disk::{
 use bay_types::{BayId, CheckpointName};
 
 use crate::backing::Space as Filesystem;
+use crate::beginning::Beginning;
 use crate::error::Result;
 use crate::pool::Pool;
 use crate::subvolume::{self, entries, open_dir};
@@ -250,8 +251,7 @@ impl Pool {
             count.add(item, &path, since);
             item
         });
-        let beginning = self.beginning(id);
-        if subvolume::exists(&beginning) {
+        if let Some(Beginning::Snapshot(beginning)) = self.beginning(id) {
             let [_, workspace, _] = parts;
             count.add(workspace, &beginning, since);
         }

@@ -8,7 +8,7 @@
 //!  images/<image>/{meta.json,root}                         read-only subvolumes
 //!  corners/<daemon>/bays/<bay>/{root,workspace,state}      subvolumes of a bay
 //!                              /checkpoints/…              read-only snapshots of the three above
-//!                              /beginning/workspace        read-only: where the work began
+//!                              /beginning/workspace        where the work began: a link or a snapshot
 //!                  /repos/<repo>/{meta.json,git/,checkouts/<key>}
 //!                  /programs/<hash>                        programs that bays execute
 //!                  /kept/<name>-<time>                     workspaces that outlived their bays

@@ -52,6 +52,8 @@ pub(crate) struct Inner {
     pub(crate) network: Network,
     /// Held while a repository is added, so that each location is added once.
     pub(crate) repo_making: Mutex<()>,
+    /// Held while a bay gets a link to a checkout, and while checkouts are removed.
+    pub(crate) beginning_links: Mutex<()>,
     /// Whether this process has turned quotas on.
     pub(crate) quotas_on: Mutex<bool>,
 }
@@ -73,6 +75,7 @@ impl Pool {
                 host_key: Mutex::new(None),
                 network,
                 repo_making: Mutex::new(()),
+                beginning_links: Mutex::new(()),
                 quotas_on: Mutex::new(false),
             }),
         }

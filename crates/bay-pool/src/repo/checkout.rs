@@ -142,7 +142,9 @@ impl Pool {
     /// A read-only subvolume can be renamed only within its directory. So it is first hidden there, then destroyed.
     fn checkout_drop(&self, path: &Path) -> Result<()> {
         let aside = path.with_file_name(format!(".trash-{}", RepoId::generate()));
+        let held = self.beginnings_part_from(&[path.to_owned()])?;
         std::fs::rename(path, &aside).doing(|| format!("remove {}", path.display()))?;
+        drop(held);
         remove_all(&aside)
     }
 }

@@ -252,6 +252,7 @@ impl Pool {
     pub fn repo_remove(&self, repo: RepoId) -> Result<()> {
         self.check_writable()?;
         let _lock = self.repo_lock(repo)?;
+        let _held = self.beginnings_part_from(&self.repo_checkouts(repo)?)?;
         self.trash().remove(&self.repo_dir(repo))
     }
 

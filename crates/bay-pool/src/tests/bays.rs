@@ -494,7 +494,7 @@ fn the_beginning_of_a_bay_stays_through_restores_forks_and_the_end_of_its_parent
     assert!(!pool.beginning_dir(fork).with_extension("new").exists());
     assert_eq!(names(fork), ["draft"], "the fork has its parent's beginning");
     // Nothing in a bay can change it, and it counts as space of the workspace.
-    assert!(fs::write(pool.beginning(fork).join("draft"), "y").is_err());
+    assert!(fs::write(pool.beginning(fork).unwrap().path().join("draft"), "y").is_err());
     assert!(pool.disk_usage().unwrap().bays.iter().any(|space| space.id == fork));
 }
 

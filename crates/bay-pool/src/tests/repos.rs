@@ -5,10 +5,12 @@ use std::process::{Command, Stdio};
 
 use bay_sys::btrfs;
 use bay_tests::suite::{self, Lack};
-use bay_types::{BayId, ErrorCode, RepoId};
+use bay_types::checkpoint::Point;
+use bay_types::{BayId, CheckpointName, ErrorCode, RepoId};
 
 use super::remote::{answering, remote};
 use super::{Lab, import_host, write};
+use crate::beginning::Beginning;
 use crate::subvolume::open_dir;
 use crate::{Pool, WorkspaceFrom};
 
@@ -449,4 +451,43 @@ fn leftovers_of_killed_work_do_not_block_new_work() {
     pool.repo_remove(repo).unwrap();
     assert!(pool.repo_list().unwrap().is_empty() && !place.exists());
     assert_eq!(code(pool.repo_remove(repo)), ErrorCode::RepoNotFound);
+}
+
+#[test]
+fn a_beginning_is_a_link_to_the_checkout_until_that_is_removed() {
+    let Some(lab) = Lab::new() else { return };
+    let dir = source(&lab);
+    let pool = lab.open();
+    let repo = fetched(&pool, &dir);
+    let commit = pool.repo_resolve(repo, None).unwrap().commit;
+    pool.repo_checkout(repo, &commit, None, &mut |_| {}).unwrap();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &from(repo, &commit, None), Some(1024)).unwrap();
+    let begun = fs::read(disk.workspace.join("readme")).unwrap();
+    fs::write(disk.workspace.join("readme"), "changed").unwrap();
+
+    let point = Point { bay, checkpoint: CheckpointName::FIRST };
+    pool.checkpoint_prepare(bay).unwrap();
+    pool.checkpoint_take(bay).unwrap();
+    pool.checkpoint_keep(point).unwrap();
+    let fork = BayId::generate();
+    pool.bay_create(fork, image.id, &WorkspaceFrom::Checkpoint { point, state: false }, None).unwrap();
+    // A creation that was killed has a link, and nothing else yet.
+    let killed = BayId::generate();
+    fs::create_dir_all(pool.beginning_dir(killed)).unwrap();
+    let link = fs::read_link(pool.beginning_dir(bay).join("workspace")).unwrap();
+    std::os::unix::fs::symlink(link, pool.beginning_dir(killed).join("workspace")).unwrap();
+
+    for of in [bay, fork, killed] {
+        assert!(matches!(pool.beginning(of), Some(Beginning::Checkout(_))), "{:?}", pool.beginning(of));
+    }
+    pool.repo_remove(repo).unwrap();
+    pool.sweep().unwrap();
+    for of in [bay, fork, killed] {
+        let kept = pool.beginning(of);
+        assert!(matches!(kept, Some(Beginning::Snapshot(_))), "{kept:?}");
+        assert_eq!(fs::read(kept.unwrap().path().join("readme")).unwrap(), begun);
+    }
+    assert_eq!(fs::read(disk.workspace.join("readme")).unwrap(), b"changed");
 }
