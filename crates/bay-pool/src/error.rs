@@ -34,6 +34,8 @@ pub enum PoolError {
         /// What of the disk's free space is left to the host.
         reserve_mib: Option<u64>,
     },
+    #[error("the pool file {image} is still mounted somewhere, although Workbay unmounted it")]
+    StillMounted { image: PathBuf },
     #[error("could not {doing}: the pool is full")]
     Full {
         doing: String,
@@ -146,6 +148,14 @@ impl PoolError {
             Self::Full { .. } => (
                 ErrorCode::PoolFull,
                 what_may_be_freed().and(Hint::from("or free space on the disk below the pool, so that it can grow")),
+            ),
+            // A process that was started while the pool was mounted may have a mount namespace with a copy of it.
+            Self::StillMounted { image } => (
+                ErrorCode::DataDirBusy,
+                Hint::from(format!(
+                    "end the program that has it (`grep -l {} /proc/*/mountinfo` lists them), and repeat the command",
+                    image.parent().unwrap_or(image).display()
+                )),
             ),
             Self::Quota { .. } => (ErrorCode::DiskLimit, Hint::disk_limit()),
             Self::Damaged { pool, .. } => (

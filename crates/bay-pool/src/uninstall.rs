@@ -8,17 +8,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bay_sys::loopdev::LoopDevice;
-use rustix::io::Errno;
 
 use crate::backing::{Backing, on_btrfs};
 use crate::corners::{is_removed, remove_corner};
-use crate::error::{Doing, Result};
+use crate::error::{Doing, PoolError, Result};
 use crate::files::remove_if_there;
 use crate::subvolume::{entries, remove_all};
 use crate::{Pool, sysfs};
 
 /// How long an unmounted pool file may stay attached to its loop device.
-const DETACH_PATIENCE: Duration = Duration::from_secs(10);
+const DETACH_PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 /// Pause between two checks whether it is still attached.
 const DETACH_RETRY: Duration = Duration::from_millis(20);
 
@@ -123,9 +122,7 @@ fn wait_until_detached(image: &Path) -> Result<()> {
     let began = Instant::now();
     while LoopDevice::of_file(&file).doing(|| "look for the pool's loop device".to_owned())?.is_some() {
         if began.elapsed() > DETACH_PATIENCE {
-            return Err(Errno::BUSY).doing(|| {
-                format!("remove {}: a loop device still has it, so something has it mounted", image.display())
-            });
+            return Err(PoolError::StillMounted { image: image.to_owned() });
         }
         std::thread::park_timeout(DETACH_RETRY);
     }

@@ -1,5 +1,6 @@
 use std::fs::{self, File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::process::{Command, Stdio};
 
 use bay_sys::btrfs;
 use bay_types::{BayId, ErrorCode};
@@ -298,4 +299,26 @@ fn an_error_of_a_full_disk_names_the_reserve_and_what_may_be_freed() {
     for what in ["ShowDisk", "PruneImages", "RemoveRepo", "RemoveAnyBay", "SetDiskReserve"] {
         assert!(named.contains(what), "{named}");
     }
+}
+
+#[test]
+fn a_pool_that_another_program_has_mounted_is_named_and_goes_when_that_ends() {
+    let Some(lab) = Lab::new() else { return };
+    drop(lab.open());
+    // A mount namespace of its own has a copy of the mount, which unmounting here does not end.
+    let mut holder = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", "echo held; exec sleep 100"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut held = [0; 5];
+    holder.stdout.take().unwrap().read_exact(&mut held).unwrap();
+    let refused = Pool::remove_file(&lab.pool_dir()).unwrap_err();
+    assert!(matches!(refused, PoolError::StillMounted { .. }), "{refused:?}");
+    assert_eq!(code(&refused), ErrorCode::DataDirBusy);
+    assert!(lab.pool_dir().join("pool.img").exists());
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    Pool::remove_file(&lab.pool_dir()).unwrap();
+    assert!(!lab.pool_dir().exists());
 }
