@@ -165,6 +165,9 @@ fn root_of_a_bay_manages_its_services_and_other_users_may_only_read() {
     let text = daemon.sh("b", "bay-ctl services ls && bay-ctl services show web").ok().text();
     assert!(text.contains("ready") && text.contains("definition"), "{text}");
     assert_eq!(daemon.sh("b", "bay-ctl services logs web").ok().text(), "serving");
+    assert_eq!(daemon.sh("b", "bay-ctl services logs web --tail 0").ok().text(), "");
+    let timed = daemon.sh("b", "bay-ctl services logs web --since 1h --timestamps").ok().text();
+    assert!(timed.starts_with("20") && timed.ends_with("Z serving"), "{timed}");
     // Followed over a restart, after which it prints again.
     let mut follower = daemon.command(&["exec", "b", "--", "bay-ctl", "services", "logs", "web", "--follow"]);
     let mut follower = follower.stdout(Stdio::piped()).spawn().unwrap();

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use bay_client::{Client, broken};
+use bay_types::output::OutputRequest;
 use bay_types::service::ServiceVerb;
 use clap::{Args, Subcommand};
+use jiff::Timestamp;
 
-use crate::commands::logs::{self, End, Layout, Printer};
+use crate::commands::logs::{self, End, Part, Printer};
 use crate::commands::services::{Definition, Target, list, service_name};
 use crate::failure::{Failure, Outcome};
 
@@ -18,7 +20,7 @@ const POLL: Duration = Duration::from_millis(250);
 /// Manage the services of this bay: commands that it keeps running. Only root of the bay may change them.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay-ctl services ls\n  bay-ctl services add web --health tcp:8000 -- npm run dev\n  bay-ctl services logs web --follow\n  bay-ctl services restart web"
+    after_help = "Examples:\n  bay-ctl services ls\n  bay-ctl services add web --health tcp:8000 -- npm run dev\n  bay-ctl services logs web --follow --tail 20\n  bay-ctl services restart web"
 )]
 pub(super) struct Services {
     #[command(subcommand)]
@@ -67,12 +69,8 @@ enum Verb {
         /// Keep showing new output, across restarts of the service, until interrupted.
         #[arg(short, long)]
         follow: bool,
-        /// Skip this many bytes at the beginning of the log.
-        #[arg(long, value_name = "BYTES", default_value_t = 0)]
-        since_offset: u64,
-        /// Send the bytes to a terminal unchanged: it interprets every sequence that the service wrote.
-        #[arg(long)]
-        raw: bool,
+        #[command(flatten)]
+        part: Part,
     },
     /// Define and start a service, or replace its definition; wait until it is ready.
     Add(Box<Add>),
@@ -103,12 +101,10 @@ impl Services {
                 list(guest, BASE, json, none).await
             }
             Verb::Show { service } => target(&service)?.show(guest).await,
-            Verb::Logs { service, follow, since_offset, raw } => {
+            Verb::Logs { service, follow, part } => {
                 let target = target(&service)?;
-                let mut printer = Printer::new(Layout { json, raw, ..Layout::default() });
-                printer
-                    .ended(async |printer| show_log(guest, &target, follow, since_offset, printer).await)
-                    .await
+                let mut printer = Printer::new(part.layout(json, Timestamp::now()));
+                printer.ended(async |printer| show_log(guest, &target, follow, &part, printer).await).await
             }
             Verb::Add(add) => {
                 let spec = add.definition.spec()?;
@@ -133,12 +129,15 @@ async fn show_log(
     guest: &mut Client,
     target: &Target,
     follow: bool,
-    mut offset: u64,
+    part: &Part,
     printer: &mut Printer,
 ) -> Outcome {
+    let mut offset = part.begin(guest, &target.path("")).await?;
     loop {
         let before = offset;
-        let path = target.path(&format!("/output?since={offset}"));
+        let request =
+            OutputRequest { since: offset, times: printer.needs_times(), ..OutputRequest::default() };
+        let path = target.path(&format!("/output?{}", request.query()));
         match logs::read(guest, &path, &mut offset, printer, false).await? {
             Some(End::Cut) if offset == before => {
                 return Err(broken("the output ended in the middle").into());

@@ -92,7 +92,15 @@ fn since(text: &str) -> Result<Since, String> {
 }
 
 impl Part {
-    fn layout(&self, json: bool, now: Timestamp) -> Layout {
+    /// The offset at which it begins in the output of an exec or a service, whose path this is.
+    pub(crate) async fn begin(&self, client: &mut Client, path: &str) -> Result<u64, Failure> {
+        match self.tail {
+            Some(lines) => Ok(tail::offset(client, path, lines).await?.max(self.since_offset)),
+            None => Ok(self.since_offset),
+        }
+    }
+
+    pub(crate) fn layout(&self, json: bool, now: Timestamp) -> Layout {
         let since = self.since.map(|since| match since {
             Since::Ago(ago) => now.checked_sub(ago).unwrap_or(Timestamp::MIN),
             Since::At(at) => at,
@@ -140,10 +148,7 @@ impl Source<'_> {
     }
 
     async fn print(&self, global: &GlobalOptions, printer: &mut Printer) -> Outcome {
-        let mut offset = self.part.since_offset;
-        if let Some(lines) = self.part.tail {
-            offset = tail::offset(&mut global.client(), &self.path, lines).await?.max(offset);
-        }
+        let mut offset = self.part.begin(&mut global.client(), &self.path).await?;
         let mut away_since = None;
         let mut followed = false;
         loop {

@@ -79,7 +79,7 @@ impl Printer {
         self.layout.json
     }
 
-    pub(super) fn needs_times(&self) -> bool {
+    pub(crate) fn needs_times(&self) -> bool {
         self.layout.timestamps || self.layout.since.is_some()
     }
 
