@@ -16,6 +16,7 @@ mod chart;
 mod checkpoints_and_forks;
 mod container;
 mod durable;
+mod forward;
 mod gateway;
 mod gvisor;
 mod idle_bays;
@@ -104,6 +105,8 @@ pub enum Contest {
     Checkpoint,
     /// A fork, until the output of the first command in the child.
     Fork,
+    /// What `bay forward` adds to a message, and how much of loopback's throughput it reaches.
+    Forward,
     /// How long a bay with databases is paused while its memory is captured, and how soon children and a restored bay
     /// answer. Needs the databases on the host: only if named.
     Memory,
@@ -198,6 +201,9 @@ impl Bench {
         }
         if wanted(Contest::Fork) {
             scored.push(checkpoints_and_forks::fork(setup, self.rounds).await?);
+        }
+        if wanted(Contest::Forward) {
+            scored.extend(forward::forward(setup, self.rounds.min(SLOW_ROUNDS)).await?);
         }
         if self.only.contains(&Contest::Checkpoint) {
             scored.push(checkpoints_and_forks::checkpoint(setup, self.rounds, self.data_mib).await?);

@@ -13,7 +13,7 @@ use bay_types::{ApiError, ErrorCode};
 use crate::peers::{Peer, Peers, timed};
 
 const IMAGE: &str = "bench-small";
-const BUSYBOX: &str = "/bin/busybox";
+pub(crate) const BUSYBOX: &str = "/bin/busybox";
 /// Files per directory of the large repository, so that it has as many directories as a real one.
 const FILES_PER_DIRECTORY: usize = 50;
 

@@ -67,7 +67,7 @@ pub(crate) async fn output(setup: &mut Setup, rounds: usize) -> Result<Scored, A
 }
 
 #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
-fn per_second(bytes: u64, took: Duration) -> f64 {
+pub(crate) fn per_second(bytes: u64, took: Duration) -> f64 {
     bytes as f64 / 1e6 / took.as_secs_f64()
 }
 
