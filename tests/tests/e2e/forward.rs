@@ -12,6 +12,7 @@ use bay_tests::wait::PATIENCE;
 use bay_tests::{CliRun, Daemon, image, until};
 use bay_types::ErrorCode;
 use bay_types::bay::State;
+use bay_types::forward::MAX_CONNECTIONS;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -216,6 +217,75 @@ fn two_hundred_connections_are_open_at_once() {
         tcp.read_exact(&mut back).unwrap();
         assert_eq!(back, *format!("{number:04}").as_bytes());
     }
+}
+
+/// One byte to an echoing server and back, on each connection.
+fn echoes(all: &mut [TcpStream]) -> Vec<io::Result<()>> {
+    for tcp in all.iter_mut() {
+        let _ = tcp.write_all(b"ex");
+    }
+    all.iter_mut().map(|tcp| tcp.read_exact(&mut [0])).collect()
+}
+
+#[test]
+fn ten_thousand_connections_are_carried_and_those_over_the_limit_are_cut_with_one_note() {
+    const TOGETHER: usize = 500;
+    const OVER: usize = 50;
+    if !image::with_python() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let view = daemon.empty_bay("b");
+    let id = view["id"].as_str().unwrap();
+    let _server = serve(&daemon, "b", 7000);
+    let port = free_port();
+    let forward = Forward::start(&daemon, &["b", &format!("7000:{port}")]);
+    let all_ended = || until("all to end in the bay", || (connections(&daemon, 7000) == 0).then_some(()));
+    for _ in 0..10_000 / TOGETHER {
+        let mut all: Vec<TcpStream> = (0..TOGETHER).map(|_| connect(port)).collect();
+        for echoed in echoes(&mut all) {
+            echoed.unwrap();
+        }
+        drop(all);
+    }
+    all_ended();
+    assert_eq!(forward.notes(), "");
+
+    let mut all: Vec<TcpStream> = (0..MAX_CONNECTIONS + OVER).map(|_| connect(port)).collect();
+    let cut = echoes(&mut all).into_iter().filter(Result::is_err).count();
+    assert_eq!(cut, OVER);
+    forward.until_notes("1000 forwarded connections, the most allowed");
+    assert_eq!(forward.notes().matches("the most allowed").count(), 1, "{}", forward.notes());
+    drop(all);
+    all_ended();
+    assert_eq!(echo(port, "again").unwrap(), "again");
+    let _ended = forward.interrupt();
+    let end = until("the end of the forward on record", || daemon.events(id, "forward.end").pop());
+    assert_eq!(end["connections"], json!(10_000 + MAX_CONNECTIONS + 1));
+}
+
+#[test]
+fn a_forward_survives_the_death_of_its_bay() {
+    if !image::with_python() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let _server = serve(&daemon, "b", 7000);
+    let port = free_port();
+    let _forward = Forward::start(&daemon, &["b", &format!("7000:{port}")]);
+    let mut open = connect(port);
+    open.write_all(b"ex").unwrap();
+    open.read_exact(&mut [0]).unwrap();
+    let first = daemon.host_pid("b");
+    kill_process(Pid::from_raw(first).unwrap(), Signal::KILL).unwrap();
+    is_cut(&open.read(&mut [0]));
+    until("the bay to run again", || {
+        let view = daemon.show("b");
+        (view["state"] == "running" && view["host_pid"] != json!(first)).then_some(())
+    });
+    let _server = serve(&daemon, "b", 7000);
+    assert_eq!(echo(port, "again").unwrap(), "again");
 }
 
 #[test]
