@@ -1,7 +1,7 @@
 //! Results as a picture for a page: a bar for each contestant, as long as its median.
 //!
-//! Only contests in which the times of two contestants are compared are drawn: absolute numbers of one machine say little
-//! to readers with another.
+//! Only contests in which the times of two contestants are compared are drawn: absolute numbers of one machine say
+//! little to readers with another.
 
 use std::fmt::Write;
 

@@ -12,9 +12,9 @@
 //! reading, and no program runs: no git, no attributes, no filters.
 //!
 //! What a repository ignores can be left out; it is counted. A comparison reports where a limit made it incomplete: a
-//! directory that does not fit into memory or is nested too deep becomes an entry of the change `unread`. A file that is
-//! too large is compared byte by byte and reported as `too-large`. If too much changed to hold all of it, some renames
-//! appear as a deletion and an addition (`renames_incomplete`).
+//! directory that does not fit into memory or is nested too deep becomes an entry of the change `unread`. A file
+//! that is too large is compared byte by byte and reported as `too-large`. If too much changed to hold all of it,
+//! some renames appear as a deletion and an addition (`renames_incomplete`).
 //!
 //! | module       | for                                                                     |
 //! |--------------|-------------------------------------------------------------------------|

@@ -3,8 +3,8 @@
 //! A separate thread drops the rights that the program must not have, and then starts it. The Landlock domain, the
 //! dropped privileges and the empty capability bounding set apply to the thread only, and its children inherit them.
 //! The thread lives until the work is done, because the child dies with its parent thread. If the host allows it, the
-//! child is the first process of a PID namespace, so everything that it started dies with it: a killed daemon leaves no
-//! program behind. On a kernel without Landlock the rest still applies; a warning reports that once.
+//! child is the first process of a PID namespace, so everything that it started dies with it: a killed daemon leaves
+//! no program behind. On a kernel without Landlock the rest still applies; a warning reports that once.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,9 +1,10 @@
 //! Runs git so that neither a repository nor a caller decides what it does.
 //!
 //! There is no inherited environment, no configuration of the system, user or repository that could name a program, no
-//! prompts, no hooks, and no transport but the wanted one. [`Confinement`] surrounds it: on a kernel with Landlock it can
-//! change only the directories that the task names, and can read only those, the paths that the task adds, and the
-//! system's programs and settings. Its messages may come from a hostile server. They are used to classify failures, and are shown on one line without control characters.
+//! prompts, no hooks, and no transport but the wanted one. [`Confinement`] surrounds it: on a kernel with Landlock
+//! it can change only the directories that the task names, and can read only those, the paths that the task adds,
+//! and the system's programs and settings. Its messages may come from a hostile server. They are used to classify
+//! failures, and are shown on one line without control characters.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -233,8 +234,8 @@ impl<'a> Git<'a> {
     }
 }
 
-/// The error of a run. A full disk and a read-only one are errors of the system. A run that the caller ended counts as a
-/// full disk, because callers end one for lack of space.
+/// The error of a run. A full disk and a read-only one are errors of the system. A run that the caller ended counts
+/// as a full disk, because callers end one for lack of space.
 #[must_use]
 pub fn failed(location: &str, said: &Said) -> GitError {
     let refused = |errno: Errno| GitError::system(format!("work on the repository {location}"), errno);

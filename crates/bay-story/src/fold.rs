@@ -6,9 +6,9 @@
 //!                      lines ◄── packs of work wait for `work.left` ◄── groups of like events: one line each
 //! ```
 //!
-//! Only neighbours are folded, and the commands by which a client takes work out. No other line moves past an event of
-//! another kind. A failed command keeps its lines. Refused or failed requests of one sender, and the failures of one
-//! service, are folded if they are many. The ledger and `--json` have every event.
+//! Only neighbours are folded, and the commands by which a client takes work out. No other line moves past an event
+//! of another kind. A failed command keeps its lines. Refused or failed requests of one sender, and the failures of
+//! one service, are folded if they are many. The ledger and `--json` have every event.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 

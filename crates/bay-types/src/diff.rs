@@ -343,8 +343,8 @@ pub enum Severity {
 
 text_enum!(Severity { Note = "note", Warn = "warn", Stop = "stop" });
 
-/// Something that a person should know before a change leaves the bay. It does not quote a secret that it found: it has
-/// at most the first four characters and the length.
+/// Something that a person should know before a change leaves the bay. It does not quote a secret that it found: it
+/// has at most the first four characters and the length.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     pub severity: Severity,

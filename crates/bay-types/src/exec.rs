@@ -38,8 +38,8 @@ pub struct ExecSpec {
     /// When absent: `/workspace`, or `/` if that does not exist.
     #[serde(default)]
     pub cwd: Option<String>,
-    /// A user name or numeric id of the bay. When absent: the user that the bay was given, or root if there is none. The
-    /// daemon fills in the bay's user before the guest gets the spec.
+    /// A user name or numeric id of the bay. When absent: the user that the bay was given, or root if there is none.
+    /// The daemon fills in the bay's user before the guest gets the spec.
     #[serde(default)]
     pub user: Option<String>,
     /// A terminal instead of pipes.
@@ -123,7 +123,10 @@ impl ExecSpec {
             return invalid("a variable's name is empty or holds '='", "write --env KEY=VALUE");
         }
         if self.cwd.as_ref().is_some_and(|cwd| !cwd.starts_with('/') || cwd.len() > Self::MAX_PATH) {
-            return invalid("the working directory is not an absolute path of at most 4095 bytes", "write --cwd /PATH");
+            return invalid(
+                "the working directory is not an absolute path of at most 4095 bytes",
+                "write --cwd /PATH",
+            );
         }
         if self.user.as_ref().is_some_and(|user| user.is_empty() || user.len() > Self::MAX_NAME) {
             return invalid("the user's name is empty or too long", "write --user NAME or --user ID");
@@ -154,8 +157,8 @@ pub enum EndReason {
     TimedOut,
     /// A caller killed it, for example with `bay kill`.
     Killed,
-    /// The daemon stopped the bay: on request, because it was idle, or to replace or restore it. `code` or `signal` say
-    /// how the command reacted, if known.
+    /// The daemon stopped the bay: on request, because it was idle, or to replace or restore it. `code` or `signal`
+    /// say how the command reacted, if known.
     Stopped,
     /// Its guest died.
     Lost,
@@ -181,8 +184,8 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// The exit code that a shell would report: 124 for a timeout, otherwise the command's own or 128 + signal, and 137
-    /// if neither is known.
+    /// The exit code that a shell would report: 124 for a timeout, otherwise the command's own or 128 + signal, and
+    /// 137 if neither is known.
     #[must_use]
     pub fn shell_code(&self) -> u8 {
         match (self.reason, self.code, self.signal) {

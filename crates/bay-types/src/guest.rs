@@ -47,8 +47,8 @@
 //! a first member named [`DELETE_LIST`] holds paths to remove beforehand, relative to the directory and separated by
 //! NUL. Members of an archive taken out are named relative to the directory, or by the file's own name; sockets, FIFOs
 //! and devices are left out. With `sparse=true` the holes of files are left out too ([`crate::sparse`]). An archive
-//! that the guest cannot complete ends with a global header that says why ([`ARCHIVE_BROKE_OFF`]), and then with bytes
-//! that are not an archive.
+//! that the guest cannot complete ends with a global header that says why ([`ARCHIVE_BROKE_OFF`]), and then with
+//! bytes that are not an archive.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -92,8 +92,8 @@ pub const DELETE_LIST: &str = ".bay-delete";
 /// archive can produce.
 pub const ARCHIVE_BROKE_OFF: &str = "BAY.broke-off";
 
-/// The gateway's IPv4 address. These four addresses are the same in every bay, so that the sockets of a forked bay stay
-/// valid.
+/// The gateway's IPv4 address. These four addresses are the same in every bay, so that the sockets of a forked bay
+/// stay valid.
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
 /// The bay's own IPv4 address.
 pub const BAY_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);

@@ -1,7 +1,7 @@
 //! The types that the other crates share: ids, nouns, API bodies, the guest protocol and error codes.
 //!
-//! Nothing here does I/O. The types of Workbay's own protocols (CLI ↔ daemon, daemon ↔ guest, daemon ↔ runtime helper)
-//! live here, so that both sides are compiled from one definition.
+//! Nothing here does I/O. The types of Workbay's own protocols (CLI ↔ daemon, daemon ↔ guest, daemon ↔ runtime
+//! helper) live here, so that both sides are compiled from one definition.
 //!
 //! | module      | crosses                                              |
 //! |-------------|------------------------------------------------------|

@@ -1,8 +1,8 @@
 //! The story of a bay: what happened in it, on one page.
 //!
 //! Rules make it from the record, and no model does. Every text is on one line, clipped and safe to show. Every list is
-//! bounded: [`Few::more`] says how many entries it lacks, as far as they were counted. New releases may add fields and
-//! remove none.
+//! bounded: [`Few::more`] says how many entries it lacks, as far as they were counted. New releases may add fields
+//! and remove none.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -219,8 +219,8 @@ pub struct CheckpointStory {
 /// What differs in the workspace now from where the work began.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
-    /// Why there is no comparison. Then the record gives the numbers and the directories: `added` and `modified` count how
-    /// often files were created and changed while commands ran.
+    /// Why there is no comparison. Then the record gives the numbers and the directories: `added` and `modified`
+    /// count how often files were created and changed while commands ran.
     pub not_compared: Option<String>,
     pub added: u64,
     pub modified: u64,
@@ -328,7 +328,7 @@ pub struct Now {
     pub approvals_open: u64,
     /// Whether files changed since work was last taken out, or work never was taken out although files changed.
     pub untaken_work: bool,
-    /// If such files changed: the number of the last command that changed files, as far as the record knows. It is not the
-    /// first one since work was taken out, in spite of the name. Absent if a client wrote files last.
+    /// If such files changed: the number of the last command that changed files, as far as the record knows. It is
+    /// not the first one since work was taken out, in spite of the name. Absent if a client wrote files last.
     pub untaken_since_exec: Option<u64>,
 }

@@ -8,8 +8,8 @@ use crate::id::ExecId;
 /// A line of a timeline. New releases may add fields and remove none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TimelineLine {
-    /// Number of the event in the daemon's record. It grows along a timeline. The gaps are events of other bays or of the
-    /// daemon, and events that this reader did not ask for.
+    /// Number of the event in the daemon's record. It grows along a timeline. The gaps are events of other bays or
+    /// of the daemon, and events that this reader did not ask for.
     pub seq: u64,
     pub at: Timestamp,
     /// The event's kind: `bay.running`, `exec.end`.

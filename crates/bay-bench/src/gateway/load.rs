@@ -254,7 +254,7 @@ async fn rate(
     Ok(told)
 }
 
-/// A client that announces that it waits, and retries.
+/// Clients that the gateway holds for minutes, because it takes them for curl, and that retry after a 503.
 async fn held(client: &Arc<Client>, order: &Order, requests: usize) -> io::Result<Told> {
     let mut running = JoinSet::new();
     for number in 0..requests {

@@ -1,9 +1,9 @@
 //! Secrets in added lines.
 //!
-//! Tokens of known formats are recognised by prefix, alphabet and length, and by their checksum if they have one. Most
-//! formats without a checksum must look random, so that `glpat-xxxx…` in documentation does not match. A secret of
-//! unknown format is reported only if a name such as `password` is assigned a random value: as a warning, or as a note in
-//! a test file.
+//! Tokens of known formats are recognised by prefix, alphabet and length, and by their checksum if they have one.
+//! Most formats without a checksum must look random, so that `glpat-xxxx…` in documentation does not match. A secret
+//! of unknown format is reported only if a name such as `password` is assigned a random value: as a warning, or as a
+//! note in a test file.
 
 use bay_types::diff::Severity;
 

@@ -2,8 +2,8 @@
 //!
 //! The import takes programs, their settings and the package database, as far as `nobody` may read them. In `/etc`,
 //! files that identify the host or usually hold secrets are withheld even if everybody may read them. The key of
-//! the image is a hash of the package database and of the added directories' names: after a package is installed on the
-//! host, the image is out of date, and the next import makes a fresh one.
+//! the image is a hash of the package database and of the added directories' names: after a package is installed on
+//! the host, the image is out of date, and the next import makes a fresh one.
 
 use std::path::{Path, PathBuf};
 

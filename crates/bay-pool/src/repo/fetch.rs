@@ -42,7 +42,8 @@ impl Pool {
         std::fs::rename(&tmp, &place).doing(|| format!("name the repository {repo}"))
     }
 
-    /// Fetches the branches and tags from the repository's location. Refuses a location that is a directory of this host.
+    /// Fetches the branches and tags from the repository's location. Refuses a location that is a directory of this
+    /// host.
     pub fn repo_fetch(&self, repo: RepoId, report: Report<'_>) -> Result<()> {
         self.check_writable()?;
         let _lock = self.repo_lock(repo)?;
