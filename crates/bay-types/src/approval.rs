@@ -3,7 +3,7 @@
 //! | request                              | body → answer                                            |
 //! |--------------------------------------|----------------------------------------------------------|
 //! | `GET /v1/approvals?all=true&bay=B`   | → a list of [`Approval`]; without `all` the open ones    |
-//! | `GET /v1/approvals/watch`            | → lines of [`Approval`]: the open ones, then every change |
+//! | `GET /v1/approvals/watch`            | → lines of [`Approval`]: the open ones, then each change |
 //! | `GET /v1/approvals/{id}`             | → [`Approval`]                                           |
 //! | `POST /v1/approvals/{id}/allow`      | [`Allow`] → [`Approval`]                                 |
 //! | `POST /v1/approvals/{id}/deny`       | [`Deny`] → [`Approval`]                                  |
@@ -260,7 +260,7 @@ pub struct Answer {
     /// Whether the approver allowed other bodies and headers than those on the card.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub any_body: bool,
-    /// When the allow ends, used or not. A saved rule remains.
+    /// When the allow ends at the latest. A saved rule remains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -27,7 +27,12 @@
 //! | [`watch`]   | guest → daemon → CLI: what changes below a directory |
 //! | [`top`]     | daemon → CLI: all bays at one moment                 |
 //! | [`work`]    | CLI → daemon: work that a client took out of a bay   |
-//! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
+//! | [`image`], [`repo`], [`environment`] | CLI ↔ daemon: what bays are made from |
+//! | [`disk`], [`pool`] | CLI ↔ daemon: where the disk goes, corners of gone daemons |
+//! | [`reach`]   | CLI → daemon: services of the host that a bay may use |
+//! | [`traffic`] | daemon → CLI: a bay's egress and its recorded traffic |
+//! | [`installation`] | daemon → `bay uninstall`, in a file             |
+//! | [`mib`]     | nothing: sizes as people type them                   |
 //! | [`diff`]    | daemon → CLI: the differences between two points, and findings in them |
 //! | [`egress`]  | backend → daemon → CLI: who is behind a connection   |
 //! | [`event`]   | the hashed record of everything decided and done     |
