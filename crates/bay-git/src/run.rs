@@ -235,7 +235,7 @@ impl<'a> Git<'a> {
 }
 
 /// The error of a run. A full disk and a read-only one are errors of the system. A run that the caller ended counts
-/// as a full disk, because callers end one for lack of space.
+/// as a full disk: that is why the pool ends one.
 #[must_use]
 pub fn failed(location: &str, said: &Said) -> GitError {
     let refused = |errno: Errno| GitError::system(format!("work on the repository {location}"), errno);
