@@ -1,4 +1,4 @@
-//! The value of a secret, and the search for it in all places where it must never be.
+//! The value of a secret, and the search for it in places where it must never be.
 
 use std::fs;
 use std::path::Path;
@@ -58,7 +58,8 @@ pub fn files_with(dir: &Path, wanted: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Asserts that the value is nowhere in the bay.
+/// Asserts that the value is in no environment of the bay's processes and in no file of the directories where
+/// programs write.
 ///
 /// # Panics
 /// If it is.
@@ -73,7 +74,8 @@ pub fn bay_is_clean(lab: &Lab, bay: &str) {
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
-/// Asserts that no output for people or programs contains the value.
+/// Asserts that the value is in no file of the data directory, and in none of the outputs for people and programs
+/// that tell of the bay or of secrets.
 ///
 /// # Panics
 /// If one does.

@@ -136,7 +136,7 @@ impl Setup {
     }
 }
 
-/// A running daemon, or one that a test has just killed.
+/// A daemon of a test: running, killed, or not started yet.
 #[derive(Debug)]
 pub struct Daemon {
     pub data_dir: PathBuf,
@@ -316,7 +316,7 @@ impl Daemon {
         self.launch();
     }
 
-    /// Sets additional environment variables for the next start of the daemon.
+    /// Replaces the variables that the fixture adds to the environment of the daemon, from its next start on.
     pub fn set_environment(&mut self, environment: &[(&str, &str)]) {
         self.environment = environment.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
     }
@@ -573,7 +573,8 @@ impl Daemon {
         leaks::end_processes(&left.into_iter().filter(serving).collect::<Vec<_>>());
     }
 
-    /// Kills the daemon and all processes of its bays, as a power cut would, and unmounts a separate pool.
+    /// Kills the daemon and all processes of its bays, and unmounts a separate pool: like a power cut, but nothing
+    /// written is lost.
     pub fn pull_the_plug(&mut self) {
         self.kill_9();
         let daemons = BTreeSet::from([self.id().to_owned()]);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-/// The only file. A process that reads it waits forever.
+/// The only file. A process that reads it waits until the filesystem answers or is unmounted.
 pub const FILE: &str = "never";
 
 const ROOT_NODE: u64 = 1;

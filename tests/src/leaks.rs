@@ -2,11 +2,11 @@
 //!
 //! | kind        | how it is recognised                                                                  |
 //! |-------------|---------------------------------------------------------------------------------------|
-//! | process     | its executable, an argument or its root lies below a place, or its cgroup is a daemon's |
+//! | process     | its executable or root lies below a place, it is a `bay` for a place, or by its cgroup |
 //! | mount       | its mount point lies below a place (pinned network namespaces are mounts too)          |
 //! | cgroup      | `workbay/<daemon id>` in any hierarchy                                                 |
 //! | loop device | its backing file lies below a place                                                    |
-//! | subvolume   | anything in a daemon's corner of a pool that is a bay's                                |
+//! | subvolume   | a bay's, in a daemon's corner of a pool; after the suite, any corner of the shared pool |
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -7,7 +7,7 @@
 //! DIR/d/…              one data directory per daemon
 //! DIR/p/…              pools of tests that need one of their own
 //! DIR/r/…              scratch: repositories, files to copy
-//! DIR/daemons          ids of every daemon there was, for the leak check
+//! DIR/daemons          ids of the daemons that started, for the leak check
 //! DIR/skipped          kind, test and reason, separated by tabs
 //! ```
 

@@ -1,8 +1,8 @@
-//! Waits for a condition, with a deadline. Never waits for a fixed time.
+//! Waits for a condition, with a deadline; and [`pause`], the one sleep of the tests.
 
 use std::time::{Duration, Instant};
 
-/// Time limit of any step on this machine. Generous: two cores, many daemons.
+/// Time limit of a step, unless a test has one of its own. Generous: two cores, many daemons.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Time between two checks.

@@ -1,6 +1,6 @@
-//! The rules of the project that a compiler does not check: which crate may use which, where `unsafe` may be, that
-//! the index of errors is complete, that the documents agree with the source ([`documents`]), and that no end-to-end
-//! test is left out.
+//! The rules of the project that a compiler does not check, such as: which crate may use which, what fronts may name,
+//! where `unsafe` may be, that the index of errors is complete, that the documents agree with the source
+//! ([`documents`]), and that no file of end-to-end tests is left out.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};

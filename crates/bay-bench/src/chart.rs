@@ -1,6 +1,7 @@
 //! Results as a picture for a page: a bar for each contestant, as long as its median.
 //!
-//! Only contests against other tools are drawn: absolute numbers of one machine say little to readers with another.
+//! Only contests in which the times of two contestants are compared are drawn: absolute numbers of one machine say
+//! little to readers with another.
 
 use std::fmt::Write;
 
@@ -21,7 +22,7 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2328}.t{font-we
     .v{fill:#59636e}.ours{fill:#1a7f5a}.peer{fill:#afb8c1}\
     @media(prefers-color-scheme:dark){text{fill:#e6edf3}.v{fill:#9198a1}.ours{fill:#3fb68b}.peer{fill:#545d68}}";
 
-/// The contests that name another tool, as an SVG document.
+/// The contests with such a comparison, as an SVG document.
 pub(crate) fn svg(scored: &[Scored]) -> String {
     let drawn: Vec<&Scored> = scored.iter().filter(|contest| has_peer(contest)).collect();
     let rows: usize = drawn.iter().map(|contest| TITLE + ROW * comparable(contest).count()).sum();

@@ -15,7 +15,7 @@ use crate::peers::{installed, output_of, timed};
 use crate::scoring::{Bar, Scored, Series, Unit, score};
 use crate::setup::Setup;
 
-/// Minimum resident memory of all processes together, in MiB.
+/// Minimum memory of all processes together, in MiB. Pages that several of them share count once.
 const RESIDENT_MIB: f64 = 300.0;
 /// Programs that the host must have, because the bay uses the host's programs.
 const PROGRAMS: [(&str, &str); 4] =
@@ -27,10 +27,15 @@ const RESIDENT: &str =
     "cat /proc/[0-9]*/smaps_rollup 2>/dev/null | awk '/^Pss:/ { sum += $2 } END { print sum / 1024 }'";
 
 struct Measures {
+    /// How long the daemon paused the parent for a fork.
     pause: Series,
+    /// The longest time in which the server in the parent did not run.
     pause_inside: Series,
+    /// From a fork that captures the memory until its child has answered.
     first: Series,
+    /// From a fork of the same capture until its child has answered.
     further: Series,
+    /// From a restore of the parent until it has answered.
     restore: Series,
 }
 

@@ -23,7 +23,8 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// A command that runs `sh -c SCRIPT` in the place's directory, as root or as nobody.
+    /// A command that runs `sh -c SCRIPT` in the place's directory: as nobody, or else as root in a bay or a
+    /// container and as the caller on the host.
     pub(crate) fn sh(&self, setup: &Setup, script: &str, as_nobody: bool) -> Command {
         // The directories above the pool are closed to others, but nobody must be able to pass through them to its own.
         let nobody = [

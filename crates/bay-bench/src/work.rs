@@ -17,7 +17,7 @@ use crate::setup::Setup;
 const HOST: &str = "bare host";
 /// The largest permitted ratio to the host for a single piece of work.
 const WORST: f64 = 1.15;
-/// The largest permitted average of the ratios of all pieces of work.
+/// The largest permitted geometric mean of the ratios of all pieces of work.
 const ON_AVERAGE: f64 = 1.05;
 
 /// A crate without dependencies that takes some seconds to build.

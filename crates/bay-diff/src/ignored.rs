@@ -7,7 +7,8 @@
 //! The meaning is git's: in one file the last matching pattern decides, a file nearer to the path comes before one
 //! further up, and nothing below an ignored directory can be included again. `.git/info/exclude` and settings of git
 //! are not read. Every file of rules is hostile: it is opened without following links, read up to a limit, and
-//! matched within a limit of work. What is beyond a limit ignores nothing, and the summary says so.
+//! matched within a limit of work. What is beyond a limit ignores nothing. The summary of a comparison names some of
+//! the files that were not used; [`IgnoredPaths`] and [`ignored_by`] do not report them.
 
 mod paths;
 mod pattern;
@@ -24,7 +25,8 @@ use pattern::Pattern;
 pub(crate) const RULES: &str = ".gitignore";
 /// Longest file of rules.
 const MAX_RULES_BYTES: u64 = 64 << 10;
-/// Most bytes of rules in all directories on the way to one path.
+/// Most bytes of rules that are held at once. In a comparison these are the rules of the directories on the way to
+/// one path.
 const MAX_STACK_BYTES: usize = 1 << 20;
 /// Most steps of matching in one comparison: some seconds.
 const MAX_STEPS: u64 = 2_000_000_000;

@@ -10,7 +10,7 @@ use bay_types::diff::{DiffSummary, NodeKind, UnusedRules};
 use crate::ignored::{RULES, RuleStack};
 use crate::tree::{Tree, kind_at};
 
-/// Most files of unused rules that a summary names.
+/// Most entries of [`DiffSummary::unused_rules`]. Further ones are not reported.
 const MAX_UNUSED: usize = 8;
 
 /// How ignored paths are found.
@@ -49,7 +49,7 @@ pub(crate) struct Place {
 /// What the rules say of one path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Verdict {
-    /// It is left out, unless it is a directory that the tree where the work began has.
+    /// The rules ignore it, and the tree where the work began does not have it.
     pub(crate) left_out: bool,
     /// The rules of the beginning do not ignore it.
     pub(crate) by_new_rules: bool,

@@ -11,9 +11,10 @@
 //! nothing is opened through a symbolic link or outside of the tree (`openat2`), only regular files are opened for
 //! reading, and no program runs: no git, no attributes, no filters.
 //!
-//! What a repository ignores can be left out; it is counted. Limits are reported, never silent. A directory that does not fit into memory or is nested too deep becomes an
-//! entry of the change `unread`. A file that is too large is compared byte by byte and reported as `too-large`. If
-//! too much changed to hold all of it, some renames appear as a deletion and an addition (`renames_incomplete`).
+//! What a repository ignores can be left out; it is counted. A comparison reports where a limit made it incomplete: a
+//! directory that does not fit into memory or is nested too deep becomes an entry of the change `unread`. A file
+//! that is too large is compared byte by byte and reported as `too-large`. If too much changed to hold all of it,
+//! some renames appear as a deletion and an addition (`renames_incomplete`).
 //!
 //! | module       | for                                                                     |
 //! |--------------|-------------------------------------------------------------------------|

@@ -66,6 +66,6 @@ pub enum GitDirectories {
     All,
     /// Nothing: objects and refs are noise.
     LeftOut,
-    /// Settings and hooks, which make git run programs.
+    /// The settings, hooks and `info`: what can make git run programs.
     WhatRuns,
 }

@@ -2,9 +2,9 @@
 //!
 //! A separate thread drops the rights that the program must not have, and then starts it. The Landlock domain, the
 //! dropped privileges and the empty capability bounding set apply to the thread only, and its children inherit them.
-//! The thread lives until the work is done, because the child dies with its parent thread. The child is the first
-//! process of a PID namespace, so everything that it started dies with it: a killed daemon leaves no program behind. On
-//! a kernel without Landlock the rest still applies; a warning reports that once.
+//! The thread lives until the work is done, because the child dies with its parent thread. If the host allows it, the
+//! child is the first process of a PID namespace, so everything that it started dies with it: a killed daemon leaves
+//! no program behind. On a kernel without Landlock the rest still applies; a warning reports that once.
 
 use std::io;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ const SYSTEM: &[&str] = &[
 /// Devices that may be written to.
 const SINKS: &[&str] = &["/dev/null"];
 
-/// Memory limit of a program: a hostile repository can describe endless trees in a few bytes.
+/// Limit on the data of each process of a program: a hostile repository can describe endless trees in a few bytes.
 const MAX_MEMORY: u64 = 4 * 1024 * 1024 * 1024;
 
 /// The newest Landlock version that is requested. An older kernel enforces what it supports.
@@ -56,7 +56,7 @@ const LANDLOCK: ABI = ABI::V6;
 pub struct Confinement {
     /// Paths that it may read besides the system's.
     pub read: Vec<PathBuf>,
-    /// Directories that it may change.
+    /// Directories that it may change. Besides them it may write only to `/dev/null`.
     pub write: Vec<PathBuf>,
 }
 

@@ -5,9 +5,9 @@
 //!  bay: the work that leaves a bay ──► CleanRepo ┴──► Confinement ──► git, a child that dies with its caller
 //! ```
 //!
-//! Git never runs here with an environment, settings, hooks or a network that a repository or a caller chose. The
-//! process can change only the directories that its task names. Its output is hostile too: it is bounded and kept on
-//! one line.
+//! Git never runs here with settings, hooks or a transport that a repository or a user chose, and of the environment
+//! it gets only what its caller names. On a kernel with Landlock the process can change only the directories that
+//! its task names. Its output is hostile too: it is bounded, and an error quotes it on one line.
 //!
 //! | module        | what it is for                                                            |
 //! |---------------|---------------------------------------------------------------------------|

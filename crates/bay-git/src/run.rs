@@ -1,9 +1,10 @@
 //! Runs git so that neither a repository nor a caller decides what it does.
 //!
 //! There is no inherited environment, no configuration of the system, user or repository that could name a program, no
-//! prompts, no hooks, and no transport but the wanted one. [`Confinement`] surrounds it: it can change only the
-//! directories that the task names, and can read only those and the system's programs. Its messages may come from a
-//! hostile server. They are used to classify failures, and are shown on one line without control characters.
+//! prompts, no hooks, and no transport but the wanted one. [`Confinement`] surrounds it: on a kernel with Landlock
+//! it can change only the directories that the task names, and can read only those, the paths that the task adds,
+//! and the system's programs and settings. Its messages may come from a hostile server. They are used to classify
+//! failures, and are shown on one line without control characters.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -89,7 +90,7 @@ pub struct Git<'a> {
     /// A directory without settings.
     pub home: PathBuf,
     pub sha256: bool,
-    /// How long it may be silent.
+    /// How long it may be silent. Absent: five minutes.
     pub patience: Option<Duration>,
     /// Called repeatedly during the run; `false` ends it.
     pub may_go_on: Option<&'a dyn Fn() -> bool>,
@@ -233,7 +234,8 @@ impl<'a> Git<'a> {
     }
 }
 
-/// The error of a run. Errors of the system have their own variant.
+/// The error of a run. A full disk and a read-only one are errors of the system. A run that the caller ended counts
+/// as a full disk: that is why the pool ends one.
 #[must_use]
 pub fn failed(location: &str, said: &Said) -> GitError {
     let refused = |errno: Errno| GitError::system(format!("work on the repository {location}"), errno);

@@ -32,21 +32,26 @@ use crate::files::{make_private_dir, remove_if_there, retry, sync_dir};
 const MIB: u64 = 1024 * 1024;
 const GIB: u64 = 1024 * MIB;
 
-/// A new pool takes a third of the free disk space, within these bounds.
+/// Most that a new pool takes if nobody gave a size. It takes a third of the free disk space, up to this.
 const DEFAULT_MAX: u64 = 32 * GIB;
+/// Least that a new pool takes if nobody gave a size.
 const DEFAULT_MIN: u64 = 2 * GIB;
 /// A smaller btrfs cannot work.
 const SMALLEST: u64 = 128 * MIB;
-/// Default free space left on the host's disk: this part of the disk, within these bounds.
+/// Least free space that a pool leaves on the host's disk if the operator set none.
 const HOST_RESERVE_MIN: u64 = 2 * GIB;
+/// Most free space that it leaves there if the operator set none.
 const HOST_RESERVE_MAX: u64 = 5 * GIB;
+/// Between the two it leaves the size of the disk divided by this.
 const HOST_RESERVE_DIVISOR: u64 = 10;
-/// The pool grows if its free space is below this, or below this part of its size.
+/// The pool grows if its free space is below this and below its size divided by [`LOW_DIVISOR`].
 const LOW: u64 = GIB;
 const LOW_DIVISOR: u64 = 10;
-/// A growth is a quarter of its size, within these bounds.
+/// Least growth. If the host's disk has no room for it, the pool does not grow.
 const STEP_MIN: u64 = 256 * MIB;
+/// Most growth, unless one request needs more.
 const STEP_MAX: u64 = 16 * GIB;
+/// Between the two the pool grows by its size divided by this.
 const STEP_DIVISOR: u64 = 4;
 
 /// How long an unmount waits for the last users.
@@ -340,7 +345,8 @@ impl Backing {
         btrfs::resize_to_device(&top).doing(|| "grow the pool".to_owned())
     }
 
-    /// Grows the pool if it has less than `needed` bytes free, or generally too little. Returns whether it grew.
+    /// Grows the pool if it has less than `needed` bytes free, or if `needed` is 0 and its free space is low. Returns
+    /// whether it grew.
     pub(crate) fn grow(&self, needed: u64) -> Result<bool> {
         if !self.is_low(needed)? {
             return Ok(false);

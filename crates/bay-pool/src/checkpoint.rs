@@ -37,7 +37,7 @@ const PROGRAM: &str = "program";
 const BLOCK: u64 = 512;
 /// In a bay's state: the definitions of its services.
 const SERVICES: &str = "services";
-/// Most definitions of services that are copied. A bay has fewer.
+/// Most definitions of services that are copied. A guest accepts far fewer.
 const MAX_SERVICES: usize = 1024;
 /// Longest definition that is copied.
 const MAX_SERVICE_BYTES: u64 = 1 << 20;
@@ -247,7 +247,7 @@ impl Pool {
         if state {
             parts.push((kept_state.clone(), disk.state.clone()));
         }
-        // All steps that need space come before the first change.
+        // The snapshots are made before the first change, so that a full pool is noticed in time.
         for (from, part) in &parts {
             let new = beside(part);
             self.trash().remove(&new)?;
@@ -295,8 +295,8 @@ pub(crate) fn read_only(from: &Path, to: &Path, group: Option<Qgroup>) -> Result
     made.doing(|| format!("snapshot {}", from.display()))
 }
 
-/// Replaces the service definitions in one state by those of another. An agent can write both: only plain files
-/// with plain names are copied, and no more than a bay can have.
+/// Replaces the service definitions in one state by those of another. An agent can write both, so only plain files
+/// `*.json` of bounded size and number are copied.
 fn take_services(from: &Path, to: &Path) -> Result<()> {
     let doing = || format!("take over the services to {}", to.display());
     let definitions = |state: &Path| -> Result<Vec<PathBuf>> {

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Doing, Result};
 
-/// Part of every key. It changes when an import of the same host would give another result.
+/// Part of every hash. A release whose import of the same host gives another result changes it.
 const FORMAT: &str = "host-1";
 
 /// Databases of package managers. Files are hashed completely; of directories, the names inside.

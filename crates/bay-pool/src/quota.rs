@@ -1,5 +1,5 @@
-//! Disk limits of bays: one quota group of level 1 per bay, named after its state subvolume, with the bay's three
-//! subvolumes as members.
+//! Disk limits of bays: one quota group of level 1 per bay with a limit, named after its state subvolume. Its
+//! members are the bay's three subvolumes, and the snapshots that were made for the bay since it had the group.
 //!
 //! The first bay with a limit turns quotas on. Its group may not count what a bay wrote before it had the group.
 //! That number of bytes is stored beside its files (`uncounted`) and subtracted from its limit. It stays subtracted

@@ -8,8 +8,9 @@
 //! between commit and cut, the file is longer than its filesystem. That is the state of an interrupted growth, and the
 //! next open makes the filesystem fit the file again.
 //!
-//! One step is small, because imports and checkpoints that need the pool to grow wait for it. The pool never becomes
-//! smaller than it was made, because the operator or the default chose that size.
+//! One step is small, because imports and checkpoints that need the pool to grow wait for it. The pool does not
+//! become smaller than its first size, which is on record beside it, because the operator or the default chose that
+//! size.
 
 use std::fs::{self, File};
 

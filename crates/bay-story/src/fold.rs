@@ -6,8 +6,9 @@
 //!                      lines ◄── packs of work wait for `work.left` ◄── groups of like events: one line each
 //! ```
 //!
-//! Only neighbours are folded: no line moves past an event of another kind. A failure keeps a line of its own, unless it
-//! is one of many refused or failed requests of one sender. The ledger and `--json` have every event.
+//! Only neighbours are folded, and the commands by which a client takes work out. No other line moves past an event
+//! of another kind. A failed command keeps its lines. Refused or failed requests of one sender, and the failures of
+//! one service, are folded if they are many. The ledger and `--json` have every event.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -315,7 +316,7 @@ impl Fold {
         }
     }
 
-    /// A line that is never folded.
+    /// Adds a line as it is, after the present stretch.
     fn alone(&mut self, line: TimelineLine) {
         self.close();
         self.out.push_back(Out::Line(Box::new(line)));
@@ -411,7 +412,7 @@ fn exec_lines(mut runs: Vec<Run>) -> Vec<TimelineLine> {
     lines
 }
 
-/// `execs 3 to 14: 12 × git status, all ended with 0 after 0.4 s · 3 files changed`
+/// `execs 3 to 14: 12 × git status, each ended with 0 · 400 ms in all · 3 files created or changed`
 fn exec_words(group: &[Run], whole: bool) -> String {
     let numbers: Vec<u64> = group.iter().filter_map(|run| run.number).collect();
     let name = match (numbers.iter().min(), numbers.iter().max()) {

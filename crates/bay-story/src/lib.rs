@@ -6,9 +6,9 @@
 //!                    └─► Teller ─► Story ─► a page of text or HTML
 //! ```
 //!
-//! Everything here is a pure function of the record: no I/O, no clock, no language model. Programs in a bay choose many
-//! of the texts in its record. So every text is shortened and escaped where it is read from an event, every list is
-//! bounded, and no event can make this code panic.
+//! Everything here is a pure function of the record and of what the caller passes: no I/O, no clock, no language
+//! model. Programs in a bay choose many of the texts in its record. So every text of a story is shortened and
+//! escaped, every list is bounded, and no event can make this code panic.
 #![forbid(unsafe_code)]
 
 pub mod command;

@@ -361,7 +361,9 @@ fn now(story: &Story) -> Vec<String> {
     }
     if now.untaken_work {
         let since = now.untaken_since_exec.map(|exec| format!(", last by exec {exec}")).unwrap_or_default();
-        lines.push(one(format!("files changed that nobody took out yet{since}: bay branch {bay} BRANCH")));
+        lines.push(one(format!(
+            "files changed since work was last taken out{since}: bay branch {bay} BRANCH"
+        )));
     }
     lines.truncate(NOW);
     lines

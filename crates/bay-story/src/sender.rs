@@ -68,8 +68,8 @@ pub(crate) fn sender(who: Option<&Who>, number: Option<u64>) -> String {
     }
 }
 
-/// Whether a browser made this request by itself, and not for a page. The program and the host decide: nobody else is
-/// believed to be a browser.
+/// Whether a browser seems to have made this request by itself, and not for a page: a known browser's program sent
+/// it to a host that browsers call by themselves. What the process calls itself does not count.
 #[must_use]
 pub fn is_background(who: Option<&Who>, host: &str) -> bool {
     let Some(process) = who.and_then(|who| who.process.as_ref()) else { return false };

@@ -35,7 +35,7 @@ use traffic::Traffic;
 
 /// The most entries of a list of a story.
 pub const SHOWN: usize = 20;
-/// The most different entries of one kind that are told apart. Further ones are only counted.
+/// The most different entries of one kind that are told apart. Further ones are counted at most.
 const KNOWN: usize = 2000;
 /// The most execs that are remembered.
 const EXECS: usize = 20_000;

@@ -3,7 +3,7 @@
 //! | request                              | body → answer                                            |
 //! |--------------------------------------|----------------------------------------------------------|
 //! | `GET /v1/approvals?all=true&bay=B`   | → a list of [`Approval`]; without `all` the open ones    |
-//! | `GET /v1/approvals/watch`            | → lines of [`Approval`], each whenever it changes        |
+//! | `GET /v1/approvals/watch`            | → lines of [`Approval`]: the open ones, then each change |
 //! | `GET /v1/approvals/{id}`             | → [`Approval`]                                           |
 //! | `POST /v1/approvals/{id}/allow`      | [`Allow`] → [`Approval`]                                 |
 //! | `POST /v1/approvals/{id}/deny`       | [`Deny`] → [`Approval`]                                  |
@@ -20,7 +20,7 @@ use crate::text_enum::text_enum;
 
 /// Longest reason of a denial.
 pub const MAX_WHY_BYTES: usize = 1024;
-/// Longest time for which an answer allows something.
+/// Longest time of an allow that is given for a time, or for an exec. A saved rule has no such limit.
 pub const MAX_ALLOW_S: u64 = 24 * 3600;
 
 /// The state of an approval.
@@ -32,7 +32,8 @@ pub enum ApprovalState {
     Denied,
     /// Nobody answered in time, which is a denial.
     Expired,
-    /// The bay state that it was about is gone: the bay was stopped, or the client asked the same in another form.
+    /// Nothing waits for the answer any more: the bay was stopped or restored, or the same was asked again with other
+    /// headers or another body.
     Dropped,
     /// An approver revoked an allow before it was used up.
     Revoked,
@@ -54,7 +55,7 @@ pub enum Reach {
     /// One request: the held one, or the same one when its client sends it again.
     #[default]
     Once,
-    /// The same request of the same exec, any number of times while that exec runs.
+    /// The same request of the same exec, any number of times while that exec runs, for at most [`MAX_ALLOW_S`].
     Exec,
     /// The same request of any process in the bay, for a limited time.
     For,
@@ -73,7 +74,7 @@ pub struct Approval {
     pub bay_name: String,
     pub state: ApprovalState,
     pub asked_at: Timestamp,
-    /// If it is open: when it expires.
+    /// When it expires if nobody answers. A denial covers the same request until then.
     pub expires: Timestamp,
     pub asked: Asked,
     /// The process in the bay behind it, as the host's kernel reports it.
@@ -259,7 +260,7 @@ pub struct Answer {
     /// Whether the approver allowed other bodies and headers than those on the card.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub any_body: bool,
-    /// When an unused allow ends.
+    /// When the allow ends at the latest. A saved rule remains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -290,6 +291,6 @@ pub struct Deny {
     /// The reason, which the refused client gets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Whether to restore the bay to the checkpoint from before the request.
+    /// Whether to restore the bay's files to the checkpoint from before the request. The memory is not restored.
     pub rollback: bool,
 }

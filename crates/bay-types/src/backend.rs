@@ -1,11 +1,11 @@
-//! The capabilities of backends. The daemon shows them with each bay and records them in the ledger, and every verb
-//! checks them before it begins.
+//! The capabilities of backends: where two drivers differ, a field says how.
 //!
-//! A difference between two drivers is a field here. No verb finds it out by an error halfway through.
+//! The daemon shows them with each bay, and records them when a bay starts to run. Verbs that need memory checkpoints
+//! check that field before they begin. The other fields inform people and programs.
 
 use serde::{Deserialize, Serialize};
 
-/// The name of a driver: `local`.
+/// The name of a driver, such as `local`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BackendName(String);

@@ -63,7 +63,8 @@ text_enum!(State {
 /// Default time in seconds between TERM and KILL when a bay is stopped.
 pub const STOP_GRACE_S: u64 = 5;
 
-/// Upper bounds on what a bay may use of the host. `None` means the host's own limit.
+/// Upper bounds on what a bay may use of the host. `None` means no bound but the host's own, except for
+/// `pids` ([`Limits::DEFAULT_PIDS`]) and `cpu_shares` ([`Limits::EQUAL_CPU_SHARES`]).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {

@@ -322,7 +322,7 @@ pub struct UnusedRules {
 }
 
 impl DiffSummary {
-    /// Paths that differ.
+    /// Paths that differ, without directories and without those that could not be compared.
     #[must_use]
     pub fn changed(&self) -> u64 {
         self.added + self.deleted + self.modified + self.renamed + self.replaced
@@ -337,14 +337,14 @@ pub enum Severity {
     Note,
     /// A person should look at it before the change leaves the bay.
     Warn,
-    /// The change should not leave the bay: it contains a secret.
+    /// The change should not leave the bay: it contains what looks like a secret.
     Stop,
 }
 
 text_enum!(Severity { Note = "note", Warn = "warn", Stop = "stop" });
 
-/// Something that a person should know before a change leaves the bay. It never contains a secret: a match is shown
-/// by its first four characters and its length.
+/// Something that a person should know before a change leaves the bay. It does not quote a secret that it found: it
+/// has at most the first four characters and the length.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     pub severity: Severity,

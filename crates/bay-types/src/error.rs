@@ -171,7 +171,7 @@ impl ApiError {
 /// What to do about a defect of Workbay.
 const DEFECT: &str = "this is a defect of Workbay; the daemon's log has the details";
 
-/// An error below the fronts. It has no encoding: a front says it in its own words first.
+/// An error below the fronts. It cannot be serialized: a front puts its hint into words first.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CoreError {
@@ -194,7 +194,7 @@ impl CoreError {
         Self::new(ErrorCode::Internal, chain(error), DEFECT)
     }
 
-    /// The error outside of the request that it was made for.
+    /// The error with the bay's name in its hint, for use outside of the request that it was made for.
     #[must_use]
     pub fn about(self, bay: &BayName) -> Self {
         Self { hint: self.hint.about(bay), ..self }

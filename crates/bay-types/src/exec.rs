@@ -38,7 +38,8 @@ pub struct ExecSpec {
     /// When absent: `/workspace`, or `/` if that does not exist.
     #[serde(default)]
     pub cwd: Option<String>,
-    /// A user name or numeric id of the bay; root when absent.
+    /// A user name or numeric id of the bay. When absent: the user that the bay was given, or root if there is none.
+    /// The daemon fills in the bay's user before the guest gets the spec.
     #[serde(default)]
     pub user: Option<String>,
     /// A terminal instead of pipes.
@@ -75,7 +76,7 @@ impl ExecSpec {
     pub const MAX_ARGUMENT_BYTES: usize = 1 << 20;
     /// Most arguments, and most variables, of one command.
     pub const MAX_ARGUMENTS: usize = 65536;
-    /// Longest timeout: ten years. Below it, time arithmetic cannot overflow.
+    /// Longest timeout: about ten years. Below it, time arithmetic cannot overflow.
     pub const MAX_TIMEOUT_S: u64 = 10 * 366 * 24 * 3600;
     /// Longest path the kernel takes.
     const MAX_PATH: usize = 4095;
@@ -89,8 +90,8 @@ impl ExecSpec {
             + self.env.iter().map(|(key, value)| key.len() + value.len() + 2).sum::<usize>()
     }
 
-    /// Refuses a command that can never run in any bay. The daemon and the guest use the same check, so that the
-    /// guest does not refuse what the daemon recorded.
+    /// Refuses a command that breaks a rule which holds in every bay. The daemon and the guest use the same check, so
+    /// that the guest does not refuse for such a reason what the daemon recorded.
     ///
     /// # Errors
     /// [`ErrorCode::InvalidInput`] with what is wrong and what to write instead.
@@ -101,7 +102,7 @@ impl ExecSpec {
         }
         if self.argv.len() > Self::MAX_ARGUMENTS || self.env.len() > Self::MAX_ARGUMENTS {
             return invalid(
-                "the command has more arguments than Linux takes",
+                "the command has more than 65536 arguments or variables",
                 "pass the data through stdin or a file",
             );
         }
@@ -114,7 +115,7 @@ impl ExecSpec {
         let texts = self.argv.iter().chain(self.env.iter().flat_map(|(key, value)| [key, value]));
         if texts.chain(&self.cwd).chain(&self.user).any(|text| text.contains('\0')) {
             return invalid(
-                "a NUL byte stands in the command, its environment, directory or user",
+                "the command, its environment, directory or user contains a NUL byte",
                 "leave it out",
             );
         }
@@ -122,7 +123,10 @@ impl ExecSpec {
             return invalid("a variable's name is empty or holds '='", "write --env KEY=VALUE");
         }
         if self.cwd.as_ref().is_some_and(|cwd| !cwd.starts_with('/') || cwd.len() > Self::MAX_PATH) {
-            return invalid("the working directory is not an absolute path", "write --cwd /PATH");
+            return invalid(
+                "the working directory is not an absolute path of at most 4095 bytes",
+                "write --cwd /PATH",
+            );
         }
         if self.user.as_ref().is_some_and(|user| user.is_empty() || user.len() > Self::MAX_NAME) {
             return invalid("the user's name is empty or too long", "write --user NAME or --user ID");
@@ -151,10 +155,10 @@ pub enum EndReason {
     Signaled,
     /// Its timeout passed and all its processes were killed.
     TimedOut,
-    /// `bay kill`.
+    /// A caller killed it, for example with `bay kill`.
     Killed,
-    /// The bay was stopped, replaced or restarted on request. `code` or `signal` say how the command reacted, if
-    /// known.
+    /// The daemon stopped the bay: on request, because it was idle, or to replace or restore it. `code` or `signal`
+    /// say how the command reacted, if known.
     Stopped,
     /// Its guest died.
     Lost,
@@ -180,8 +184,8 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// The exit code that a shell would report: the command's own, 128 + signal, 124 for a timeout, 137 if nothing
-    /// more is known of a stopped or lost exec.
+    /// The exit code that a shell would report: 124 for a timeout, otherwise the command's own or 128 + signal, and
+    /// 137 if neither is known.
     #[must_use]
     pub fn shell_code(&self) -> u8 {
         match (self.reason, self.code, self.signal) {

@@ -46,8 +46,9 @@
 //! root's with 0644. Members of an archive sent in belong to `user=` (root when absent), whatever their headers say;
 //! a first member named [`DELETE_LIST`] holds paths to remove beforehand, relative to the directory and separated by
 //! NUL. Members of an archive taken out are named relative to the directory, or by the file's own name; sockets, FIFOs
-//! and devices are left out. With `sparse=true` the holes of files are left out too ([`crate::sparse`]). An archive that the guest cannot complete ends with a global header that says why
-//! ([`ARCHIVE_BROKE_OFF`]), and then with bytes that are not an archive.
+//! and devices are left out. With `sparse=true` the holes of files are left out too ([`crate::sparse`]). An archive
+//! that the guest cannot complete ends with a global header that says why ([`ARCHIVE_BROKE_OFF`]), and then with
+//! bytes that are not an archive.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -91,10 +92,14 @@ pub const DELETE_LIST: &str = ".bay-delete";
 /// archive can produce.
 pub const ARCHIVE_BROKE_OFF: &str = "BAY.broke-off";
 
-/// Addresses inside the bay. They are the same in every bay, so that the sockets of a forked bay stay valid.
+/// The gateway's IPv4 address. These four addresses are the same in every bay, so that the sockets of a forked bay
+/// stay valid.
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
+/// The bay's own IPv4 address.
 pub const BAY_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+/// The gateway's IPv6 address.
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ba, 0, 0, 0, 0, 0, 1);
+/// The bay's own IPv6 address.
 pub const BAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ba, 0, 0, 0, 0, 0, 2);
 /// The gateway's port for DNS, at its own addresses.
 pub const DNS_PORT: u16 = 53;

@@ -1,4 +1,4 @@
-//! What to do after an error, said without the words of any door.
+//! What to do after an error, without the words of any front.
 //!
 //! Below the fronts an error carries a [`Hint`]: text, and in it the [`Action`]s of the product that it points at. A front
 //! has a table of words for its actions (a command line, the name of a tool) and makes the sentence with it.
@@ -89,7 +89,7 @@ pub enum Action {
     },
     /// The option of a request by which memory is left out.
     FilesOnly,
-    /// What a bay differs from one of its checkpoints by.
+    /// The option that compares a bay with one of its checkpoints.
     CompareWithCheckpoint,
 
     ListImages,
@@ -230,7 +230,7 @@ impl Hint {
         self
     }
 
-    /// The hint outside of the request that it was made for: its bay gets its name.
+    /// The hint for use outside of the request that it was made for: `bay` takes the place of [`HintBay::OfRequest`].
     #[must_use]
     pub fn about(mut self, bay: &BayName) -> Self {
         for part in &mut self.0 {

@@ -126,7 +126,7 @@ typed_id!(
 pub struct BayName(String);
 
 impl BayName {
-    /// Longest name. A DNS label allows 63; the rest is for the suffixes of forks.
+    /// Longest name, with the suffix of a fork. A DNS label allows 63.
     pub const MAX_LEN: usize = 40;
 
     #[must_use]

@@ -1,7 +1,7 @@
-//! The types that every other crate uses: ids, nouns, API bodies, the guest protocol and error codes.
+//! The types that the other crates share: ids, nouns, API bodies, the guest protocol and error codes.
 //!
-//! Nothing here does I/O. A type that crosses a process boundary (CLI ↔ daemon, daemon ↔ guest, daemon ↔ runtime
-//! helper) lives here and nowhere else, so that both sides are compiled from one definition.
+//! Nothing here does I/O. The types of Workbay's own protocols (CLI ↔ daemon, daemon ↔ guest, daemon ↔ runtime
+//! helper) live here, so that both sides are compiled from one definition.
 //!
 //! | module      | crosses                                              |
 //! |-------------|------------------------------------------------------|
@@ -27,7 +27,12 @@
 //! | [`watch`]   | guest → daemon → CLI: what changes below a directory |
 //! | [`top`]     | daemon → CLI: all bays at one moment                 |
 //! | [`work`]    | CLI → daemon: work that a client took out of a bay   |
-//! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
+//! | [`image`], [`repo`], [`environment`] | CLI ↔ daemon: what bays are made from |
+//! | [`disk`], [`pool`] | CLI ↔ daemon: where the disk goes, corners of gone daemons |
+//! | [`reach`]   | CLI → daemon: services of the host that a bay may use |
+//! | [`traffic`] | daemon → CLI: a bay's egress and its recorded traffic |
+//! | [`installation`] | daemon → `bay uninstall`, in a file             |
+//! | [`mib`]     | nothing: sizes as people type them                   |
 //! | [`diff`]    | daemon → CLI: the differences between two points, and findings in them |
 //! | [`egress`]  | backend → daemon → CLI: who is behind a connection   |
 //! | [`event`]   | the hashed record of everything decided and done     |
@@ -93,5 +98,5 @@ pub use error::{ApiError, CoreError, ErrorCode};
 pub use hint::{Action, Hint, HintBay};
 pub use id::{ApprovalId, BayId, BayName, CheckpointName, ExecId, ForwardId, ImageId, InputId, RepoId};
 
-/// The version of the product, printed by `bay --version` and compared between daemon and guest.
+/// The version of the product, printed by `bay --version`. `bay doctor` compares that of the CLI with the daemon's.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -2,7 +2,8 @@
 //!
 //! | request                        | body → answer                     |
 //! |--------------------------------|-----------------------------------|
-//! | `GET`, `POST /v1/notify`       | [`WebhookAdd`] → [`WebhookMade`]  |
+//! | `GET /v1/notify`               | → a list of [`Webhook`]           |
+//! | `POST /v1/notify`              | [`WebhookAdd`] → [`WebhookMade`]  |
 //! | `DELETE /v1/notify/{id}`       | → [`Webhook`]                     |
 //! | `POST /v1/notify/{id}/test`    | → [`Delivery`]                    |
 

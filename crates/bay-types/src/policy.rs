@@ -11,7 +11,8 @@
 //! | `GET /v1/bays/{bay}/policy/explain/{id}`  | → [`Recalled`]                       |
 //! | `GET /v1/bays/{bay}/policy/lint`          | → a list of [`Finding`]              |
 //! | `GET /v1/bays/{bay}/policy/learn`         | → [`Lesson`]                         |
-//! | `GET`, `POST /v1/bays/{bay}/grants`       | [`GrantAdd`] → [`GrantView`]         |
+//! | `GET /v1/bays/{bay}/grants`               | → a list of [`GrantView`]            |
+//! | `POST /v1/bays/{bay}/grants`              | [`GrantAdd`] → [`GrantView`]         |
 //! | `DELETE /v1/bays/{bay}/grants/{id}`       | → [`GrantView`]                      |
 
 use std::net::IpAddr;

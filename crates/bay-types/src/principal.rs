@@ -1,4 +1,5 @@
-//! Who makes a request, and by which door it arrived. Every verb takes a [`Principal`], and every event names it.
+//! Who makes a request, and by which door it arrived. Every verb of the API takes a [`Principal`], and the events of
+//! what it asked for name it.
 
 use std::fmt;
 
@@ -34,7 +35,7 @@ pub enum Who {
     Task,
 }
 
-/// What a principal may do depends on its kind alone.
+/// The kind of a principal. Which verbs it may call depends on its kind alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     Operator,

@@ -24,7 +24,8 @@ pub const MAX_PLACES: usize = 16;
 /// The placeholder of the sentinel in the text of a file.
 pub const SENTINEL_MARK: &str = "{}";
 
-/// A secret value. It cannot be printed, and its memory is cleared when it is dropped.
+/// A secret value. `Debug` does not show it, and its memory is cleared when it is dropped. Serializing writes it: it
+/// crosses the API in requests.
 #[derive(Clone)]
 pub struct SecretText(SecretString);
 

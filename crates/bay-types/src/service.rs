@@ -91,8 +91,9 @@ impl Health {
     /// More frequent checks would be a load of their own.
     pub const MIN_INTERVAL_MS: u64 = 200;
     pub const MIN_TIMEOUT_MS: u64 = 100;
-    /// Longest interval and start period: one day. Longest timeout: ten minutes.
+    /// Longest interval and longest start period: one day.
     pub const MAX_PERIOD_MS: u64 = 24 * 3600 * 1000;
+    /// Longest timeout: ten minutes.
     pub const MAX_TIMEOUT_MS: u64 = 600 * 1000;
     /// Longest path of an HTTP check.
     pub const MAX_PATH: usize = 2048;
@@ -181,7 +182,7 @@ impl ServiceSpec {
         }
     }
 
-    /// Refuses a definition that can never work in any bay. CLI, daemon and guest use the same check.
+    /// Refuses a definition that breaks a rule which holds in every bay. CLI, daemon and guest use the same check.
     ///
     /// # Errors
     /// [`ErrorCode::InvalidInput`] with what is wrong and what to write instead.

@@ -54,7 +54,8 @@ impl ServiceState {
         !matches!(self, Self::Waiting | Self::Starting | Self::Stopping)
     }
 
-    /// Whether it stays in this state until somebody acts.
+    /// Whether waiting for the service is of no use: it stays like this until somebody acts, or fails again and
+    /// again.
     #[must_use]
     pub fn is_stuck(self) -> bool {
         matches!(self, Self::CrashLoop | Self::Stopped | Self::Failed)

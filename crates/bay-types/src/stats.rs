@@ -1,6 +1,6 @@
 //! What a bay uses of the host, measured by the host: numbers that a bay cannot forge.
 //!
-//! Every value may be absent: `null` means that this host does not measure it, not that it is zero.
+//! Values of [`BayStats`] may be absent: `null` means that this host does not measure them, not that they are zero.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -96,7 +96,6 @@ pub struct Stall {
     pub total_us: u64,
 }
 
-/// Parsers of the kernel's files. Host and guest read the same formats.
 impl Pressure {
     /// Parses a `*.pressure` file.
     #[must_use]

@@ -1,7 +1,8 @@
 //! The story of a bay: what happened in it, on one page.
 //!
 //! Rules make it from the record, and no model does. Every text is on one line, clipped and safe to show. Every list is
-//! bounded: [`Few::more`] says how many entries it lacks. New releases may add fields and remove none.
+//! bounded: [`Few::more`] says how many entries it lacks, as far as they were counted. New releases may add fields
+//! and remove none.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -81,8 +82,9 @@ pub struct Asked {
     pub agents: Few<AgentCommand>,
     /// The first command, if no agent was started.
     pub first: Option<String>,
-    /// How many commands belong to a tool call, and ids of some calls.
+    /// How many commands belong to a tool call.
     pub with_tool_call: u64,
+    /// Ids of some of those calls.
     pub tool_calls: Few<String>,
     /// Ids of the traces that the commands belong to.
     pub traces: Few<String>,
@@ -175,7 +177,7 @@ pub struct RefusedRequests {
     pub decision: Option<u64>,
 }
 
-/// An approval with its answer.
+/// An approval, with its answer if there is one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnsweredApproval {
     pub id: String,
@@ -193,7 +195,7 @@ pub struct ServiceStory {
     /// The last state that its guest reported, and why.
     pub state: String,
     pub reason: String,
-    /// How often it ended or failed by itself.
+    /// How often it ended by itself, failed, or became unhealthy.
     pub deaths: u64,
     /// How often it was ready after that.
     pub came_back: u64,
@@ -217,7 +219,8 @@ pub struct CheckpointStory {
 /// What differs in the workspace now from where the work began.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
-    /// Why there is no comparison. Then the directories are those that the record names.
+    /// Why there is no comparison. Then the record gives the numbers and the directories: `added` and `modified`
+    /// count how often files were created and changed while commands ran.
     pub not_compared: Option<String>,
     pub added: u64,
     pub modified: u64,
@@ -317,14 +320,15 @@ pub struct Now {
     pub reason: String,
     /// Running commands.
     pub running: Few<AgentCommand>,
-    /// Services that are ready or starting, by the last state that the guest reported.
+    /// Services that are ready, by the last state that the guest reported.
     pub services_up: Few<String>,
-    /// Services that are in any other state.
+    /// Services in any other state, each with its state.
     pub services_down: Few<String>,
     /// Approvals that wait for an answer.
     pub approvals_open: u64,
     /// Whether files changed since work was last taken out, or work never was taken out although files changed.
     pub untaken_work: bool,
-    /// The newest command after whose end changed files were found and not taken out.
+    /// If such files changed: the number of the last command that changed files, as far as the record knows. It is
+    /// not the first one since work was taken out, in spite of the name. Absent if a client wrote files last.
     pub untaken_since_exec: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! A bay's timeline: one line per event of the record.
+//! A bay's timeline: one line per event of the record, or per run of like events if the reader asks for that.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,8 @@ use crate::id::ExecId;
 /// A line of a timeline. New releases may add fields and remove none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TimelineLine {
-    /// Number of the event in the daemon's record. It grows along a timeline; the gaps are events of other bays.
+    /// Number of the event in the daemon's record. It grows along a timeline. The gaps are events of other bays or
+    /// of the daemon, and events that this reader did not ask for.
     pub seq: u64,
     pub at: Timestamp,
     /// The event's kind: `bay.running`, `exec.end`.

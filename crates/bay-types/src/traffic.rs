@@ -16,7 +16,7 @@ pub struct EgressState {
     pub dropped: DroppedPackets,
 }
 
-/// Dropped packets: everything but TCP and DNS queries.
+/// Packets that the gateway dropped: everything but TCP and DNS, and DNS queries beyond the limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DroppedPackets {
     /// Datagrams, QUIC included.

@@ -1,4 +1,5 @@
-//! An allow covers exactly what the approver was shown. An agent that shows one request and sends another is asked again.
+//! An allow covers exactly what the approver was shown, unless the approver allows any body. An agent that shows one
+//! request and sends another is asked again.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

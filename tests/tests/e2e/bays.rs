@@ -1,5 +1,5 @@
 //! The life of a bay: made, listed, stopped, started, paused, replaced, removed. Its workspace outlives everything but
-//! the last.
+//! the last, and that too if it is kept.
 
 use std::process::Stdio;
 

@@ -1,5 +1,5 @@
-//! Memory is captured, forked and restored only if the host has room for it. A refusal comes before anything is
-//! captured, stopped or made.
+//! Memory is captured, forked and restored only if the host has room for it. Otherwise a fork or a restore is refused
+//! before anything is stopped or made, and a checkpoint has the files alone.
 
 use std::time::Duration;
 

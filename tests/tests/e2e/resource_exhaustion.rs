@@ -1,7 +1,7 @@
 //! Agents that use up processes, memory, disk, descriptors or output. Only their own bay is affected, and it reports why.
 //!
 //! Meanwhile another bay runs commands, and each of them must succeed. (`bay bench` measures how fast they are.)
-//! Afterwards the affected bay is usable again without a restart.
+//! Afterwards the affected bay is usable again: without a restart, unless its guest itself was killed.
 
 use std::io::Read;
 use std::process::Stdio;

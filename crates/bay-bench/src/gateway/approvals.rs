@@ -60,7 +60,7 @@ async fn soon(lab: &mut Lab, rounds: usize) -> Result<Scored, ApiError> {
 
 async fn many(lab: &mut Lab) -> Result<Scored, ApiError> {
     let mut memory = Series::of("the daemon, with all of them held", Unit::Mebibytes, &[Bar::Is(200.0)]);
-    let mut lost = Series::of("requests that were lost", Unit::Times, &[Bar::Is(0.0)]);
+    let mut lost = Series::of("bays with requests that were lost", Unit::Times, &[Bar::Is(0.0)]);
     let mut children = Vec::new();
     for number in 0..BAYS {
         let name = format!("many-{number}");

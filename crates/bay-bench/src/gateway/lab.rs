@@ -103,7 +103,7 @@ impl Lab {
         }
     }
 
-    /// Kills the daemon, as a power cut would, and starts the next.
+    /// Kills the daemon without a warning, and starts the next.
     pub(super) async fn kill_and_start(&mut self) -> Result<(), ApiError> {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();

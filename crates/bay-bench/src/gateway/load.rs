@@ -27,7 +27,7 @@ use tokio_rustls::client::TlsStream;
 const READ_BYTES: usize = 64 * 1024;
 /// Longest head of an answer.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// Pause before a client repeats a request, after `Retry-After` or a broken connection.
+/// Pause before a held client repeats a request, after a 503 or a broken connection.
 const COME_AGAIN: Duration = Duration::from_millis(200);
 /// Time limit of one lookup.
 const RESOLVE_WITHIN: Duration = Duration::from_secs(5);
@@ -254,7 +254,7 @@ async fn rate(
     Ok(told)
 }
 
-/// A client that announces that it waits, and retries.
+/// Clients that the gateway holds for minutes, because it takes them for curl, and that retry after a 503.
 async fn held(client: &Arc<Client>, order: &Order, requests: usize) -> io::Result<Told> {
     let mut running = JoinSet::new();
     for number in 0..requests {

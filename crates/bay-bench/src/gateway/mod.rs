@@ -3,7 +3,6 @@
 //!
 //! "Direct" is the load generator on the host, to the origin on loopback. The other path leads through a bay's pair of
 //! network devices to the gateway, and from there over loopback to the same origin.
-//! devices to the gateway and from there over loopback to the same origin.
 
 pub(crate) mod approvals;
 mod daemon_costs;

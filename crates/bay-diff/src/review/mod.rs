@@ -1,5 +1,5 @@
 //! Reviews the changes that would leave a bay, and reports what a person should know before they do. It is pure: it
-//! reads only entries, runs nothing and opens nothing. A finding never contains a secret.
+//! reads only entries, runs nothing and opens nothing. A finding shows at most four characters of a secret.
 //!
 //! | module     | finds                                                                                     |
 //! |------------|-------------------------------------------------------------------------------------------|
@@ -7,8 +7,8 @@
 //! | `test_changes` | removed tests and assertions, skipped tests                                         |
 //! | `sensitive_paths` | files whose change always matters: CI, hooks, lock files, files that editors and agents run |
 //!
-//! Rules read added lines, so they do not report a secret that was there before. They are simple on purpose: people
-//! turn off a rule that reports too much.
+//! The rules for secrets read only added lines, so they do not report a secret that was there before. All rules are
+//! simple on purpose: people turn off a rule that reports too much.
 
 use bay_text::invisible::{is_invisible, misleads};
 use bay_types::diff::{Change, Content, DiffEntry, Finding, Findings, NodeKind, Severity};
@@ -21,7 +21,7 @@ mod test_changes;
 
 /// Most findings that are listed.
 pub const MAX_FINDINGS: usize = 1000;
-/// Most findings that are held before the worst are chosen.
+/// Most findings that are held before the worst are chosen. Up to twice as many are held if the rest are secrets.
 const MAX_KEPT: usize = 20_000;
 /// Deleted files in one change that are reported as a mass deletion.
 const MASS_DELETION_FILES: u64 = 50;
@@ -115,7 +115,7 @@ impl Reviewer {
         }
     }
 
-    /// Sorts the worst first, then by path, and keeps `left` of them.
+    /// Sorts the worst first, otherwise in the order of arrival, and keeps `left` of them.
     fn thin(&mut self, left: usize) {
         self.kept.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         self.not_kept += self.kept.len().saturating_sub(left) as u64;

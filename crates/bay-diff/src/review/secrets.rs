@@ -1,8 +1,9 @@
 //! Secrets in added lines.
 //!
 //! Tokens of known formats are recognised by prefix, alphabet and length, and by their checksum if they have one.
-//! The rest must look random, so that `ghp_xxxx…` in documentation does not match. A secret of unknown format is
-//! reported only if a name such as `password` is assigned a random value, and then as a warning.
+//! Most formats without a checksum must look random, so that `glpat-xxxx…` in documentation does not match. A secret
+//! of unknown format is reported only if a name such as `password` is assigned a random value: as a warning, or as a
+//! note in a test file.
 
 use bay_types::diff::Severity;
 
@@ -14,11 +15,12 @@ use crate::patch::{LineKind, PatchLine, patch_lines};
 const MAX_ASSIGNMENT_LINE: usize = 4096;
 /// Characters of a secret that are shown.
 const SHOWN: usize = 4;
-/// Most findings per file.
+/// Findings in one file after which its search for secrets ends.
 const MAX_PER_FILE: usize = 50;
 
-/// Bits per character that random text of these lengths has and words do not have.
+/// Bits per character that the body of a token of a known format must have to look random.
 const RANDOM_BITS: f64 = 3.0;
+/// Bits per character that a value must have to look random if nothing but its name says that it is a secret.
 const RANDOM_BITS_UNKNOWN: f64 = 3.6;
 
 type Alphabet = fn(u8) -> bool;

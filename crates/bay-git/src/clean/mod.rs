@@ -7,7 +7,7 @@
 //!                                       refused; the caller deletes the directory
 //! ```
 //!
-//! A bay sends only a pack of objects: no refs, no settings, no hooks, nothing that has a name. Git's own strict checks
+//! A bay sends only a pack of objects and a commit's id: no refs, no settings, no hooks. Git's own strict checks
 //! read every object of it, independent of git's version (older ones do not check what they fetch from a bundle). What
 //! leaves is written from here.
 //!

@@ -12,7 +12,7 @@ use super::tree::open_beneath;
 
 /// Most entries of a directory that are read.
 const MAX_ENTRIES: usize = 256;
-/// Most directories on the path that are read.
+/// Most directories that are put on the path.
 const MAX_DIRECTORIES: usize = 64;
 
 /// The default path of every command.

@@ -2,7 +2,8 @@
 //!
 //! The `tar` crate parses headers, and this module bounds every length. Every entry is made relative to a directory
 //! that was opened without following a symbolic link, so no archive can write outside of the image. Entries that
-//! cannot be unpacked (devices, paths that leave the image, sparse files) are counted and skipped.
+//! cannot be unpacked (devices, paths that leave the image, sparse files) are counted and skipped. A sparse file in
+//! the old GNU form whose header continues in further blocks ends the import.
 
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;

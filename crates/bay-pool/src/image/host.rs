@@ -2,8 +2,8 @@
 //!
 //! The import takes programs, their settings and the package database, as far as `nobody` may read them. In `/etc`,
 //! files that identify the host or usually hold secrets are withheld even if everybody may read them. The key of
-//! the image is a hash of the package database: after a package is installed on the host, the next bay gets a fresh
-//! import.
+//! the image is a hash of the package database and of the added directories' names: after a package is installed on
+//! the host, the image is out of date, and the next import makes a fresh one.
 
 use std::path::{Path, PathBuf};
 
@@ -81,7 +81,7 @@ const CREDENTIALS: &[&str] = &[
     ".rediscli_history",
 ];
 
-/// Directories that cannot be added to an image: they have no ordinary files, or a caller may not share them.
+/// Directories that cannot be added to an image, nor anything below them: every bay gets its own.
 const NEVER_ADDED: &[&str] = &["/proc", "/sys", "/dev", "/run"];
 
 /// Which part of the host's root is taken, by path relative to it.

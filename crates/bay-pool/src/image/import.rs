@@ -144,7 +144,8 @@ impl Pool {
                 let packages = self.host_packages()?;
                 plan.key = host_key(&packages, &plan.add);
                 plan.packages = Some(packages);
-                // Always `nobody`, whoever imports: a bay must not hold more of the host than every user can read.
+                // Always `nobody`, whoever imports: besides what a caller adds, a bay must not hold more of the host
+                // than every user can read.
                 plan.rights = Rights { uid: bay_sys::identity::NOBODY, gid: bay_sys::identity::NOBODY };
             }
             Source::Dir(path) => {

@@ -33,7 +33,7 @@ const DIRECTORIES: &[(&str, u32)] = &[
     ("var/spool", 0o755),
 ];
 
-/// Directories that apt and dpkg need in a bay made from the host.
+/// Directories that apt, dpkg and packages expect in a bay made from the host. The import takes few of them.
 const HOST_DIRECTORIES: &[(&str, u32)] = &[
     ("var/mail", 0o755),
     ("var/local", 0o755),

@@ -22,7 +22,7 @@ use crate::subvolume::entries;
 pub const MAX_BUNDLE_BYTES: u64 = 64 * 1024 * 1024 * 1024;
 /// Longest line of a bundle's header: an id, a space and the name of a ref.
 const MAX_HEADER_LINE: u64 = 64 * 1024;
-/// Most packs: with more, git and new checkouts become slow, so the packs are merged.
+/// With more packs, git and new checkouts become slow, so a change of the repository ends with merging them.
 const MAX_PACKS: usize = 40;
 
 impl Pool {
@@ -42,7 +42,8 @@ impl Pool {
         std::fs::rename(&tmp, &place).doing(|| format!("name the repository {repo}"))
     }
 
-    /// Fetches everything from the repository's location, unless that is a directory of this host.
+    /// Fetches the branches and tags from the repository's location. Refuses a location that is a directory of this
+    /// host.
     pub fn repo_fetch(&self, repo: RepoId, report: Report<'_>) -> Result<()> {
         self.check_writable()?;
         let _lock = self.repo_lock(repo)?;
@@ -83,7 +84,7 @@ impl Pool {
         self.repo_synced(meta)
     }
 
-    /// Lets a git run connect to the location, through the daemon's proxy.
+    /// Lets a git run connect to the location, with the daemon's proxy settings and certificates.
     fn reach<'a>(&'a self, git: &mut Git<'a>, location: &Location) {
         git.transport = Some(location.transport().name());
         git.variables = &self.inner.network.variables;

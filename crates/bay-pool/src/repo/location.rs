@@ -192,7 +192,7 @@ fn clean_path(path: &str) -> Option<String> {
     clean.into_os_string().into_string().ok()
 }
 
-/// Removes everything that may be a password, for messages about refused addresses.
+/// Removes what of a URL may be a password, for messages about refused addresses.
 fn without_userinfo(text: &str) -> String {
     match text.split_once("://") {
         Some((scheme, rest)) => {

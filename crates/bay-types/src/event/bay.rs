@@ -229,7 +229,7 @@ area! {
         reason: String,
     }
 
-    /// Root in the bay moved the guest into another control group. The daemon moved it back.
+    /// Root in the bay moved the guest into another control group. The daemon moved it back, or tried to.
     GuestMoved(BayGuestMoved) = "bay.guest-moved" {
         /// The group, below the bay's own. Its name is root's in the bay to choose.
         group: String,
