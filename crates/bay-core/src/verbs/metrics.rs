@@ -223,7 +223,7 @@ fn egress(all: &mut Exposition, counters: &EgressCounters) {
 
 /// Dropped packets of bays whose egress is open.
 fn dropped(all: &mut Exposition, handles: &[Arc<BayHandle>]) {
-    let help = "Dropped packets: neither TCP nor DNS, or DNS beyond the limit per second; since the bay started.";
+    let help = "Dropped packets since the bay started: neither TCP nor DNS, or DNS above its limit.";
     let mut family = all.family("workbay_bay_egress_dropped_total", Kind::Counter, help);
     for handle in handles.iter().take(MAX_BAYS) {
         let Some(open) = handle.egress() else { continue };

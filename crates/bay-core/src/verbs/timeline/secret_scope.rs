@@ -9,8 +9,7 @@ use bay_types::event::{Event, EventBody, SecretEvent};
 use super::super::record_stream::PAGE;
 use crate::daemon::Daemon;
 
-/// The most secrets of which the scope is remembered. A later release may allow more: the events of further ones
-/// are shown if they name the bay.
+/// The most secrets of which the scope is remembered. A daemon has fewer at a time.
 const MAX_SECRETS: usize = 10_000;
 /// The most ancestors of a fork that are considered: a fork has their secrets.
 const MAX_ANCESTORS: usize = 16;
