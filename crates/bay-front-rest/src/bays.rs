@@ -1,4 +1,4 @@
-//! Bays, and the state of the daemon.
+//! Bays, removed bays, backends, events, what bays use, and the state of the daemon.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,12 +11,12 @@ use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 
-/// How many more bytes of a refused upload are read.
+/// The most bytes of a refused upload that are read and discarded.
 const DRAINED_BYTES: usize = 1 << 30;
-/// How long they are read.
+/// The longest time for which they are read.
 const DRAINED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Lends a request's body to a verb. When the verb drops it, the rest of the body is returned.
+/// Lends a request's body to a verb. When the verb drops it, the rest of the body comes back through [`Returned`].
 pub(super) fn lend(body: Body) -> (Body, Returned) {
     let (back, returned) = oneshot::channel();
     (Body::new(Lent { body, back: Some(back) }), Returned(returned))

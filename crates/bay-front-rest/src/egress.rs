@@ -1,4 +1,4 @@
-//! The egress of a bay: its present state, and the requests that left.
+//! The egress of a bay: its present state, and what the bay sent or tried to send.
 
 use std::sync::Arc;
 

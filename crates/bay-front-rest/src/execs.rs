@@ -25,7 +25,7 @@ use bay_cli_words::Words;
 const SPLICE_BUFFER: usize = 256 * 1024;
 /// Buffer for input, which is typed or piped in smaller pieces than output.
 const SPLICE_INPUT_BUFFER: usize = 64 * 1024;
-/// What a client does that cannot upgrade.
+/// The hint for a client that cannot upgrade.
 const OTHERWISE: &str = "`GET …/output` gives the same frames without an upgrade";
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
@@ -83,7 +83,8 @@ async fn start_attached(
     Ok(splice(switch, verbs::start_attached(&daemon, &who, &bay, spec, input, parent).await?))
 }
 
-/// Waits until a person has allowed the command.
+/// Waits until the command may start, and asks a person even if no rule asks. It is an error if the command is
+/// denied.
 async fn ask(
     _: NoQuery,
     State(daemon): Shared,
@@ -126,7 +127,7 @@ fn named_input(request: &Request) -> Result<Option<InputId>, Failure> {
     })
 }
 
-/// Answers 101 and copies bytes in both directions until either side ends.
+/// Answers 101 and copies bytes in both directions, until both sides have ended or one fails.
 fn splice(switch: OnUpgrade, frames: Frames) -> Response {
     let received = frames.received;
     tokio::spawn(async move {

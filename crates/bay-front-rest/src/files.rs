@@ -1,4 +1,4 @@
-//! Files into and out of a running bay.
+//! Files into and out of a running bay, and changes of its files.
 
 use std::sync::Arc;
 
@@ -81,7 +81,8 @@ async fn pack(
     Ok(bytes(files::read_archive(&daemon, &who, &bay, &query.into()).await?))
 }
 
-/// Passes the body of a request to a verb. If the verb refuses it early, the rest is read while the response is sent.
+/// Passes the body of a request to a verb. If the verb fails, the rest is read for a while, as the response is
+/// sent.
 async fn upload<T, F>(request: Request, verb: impl FnOnce(Upload) -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, CoreError>>,

@@ -14,7 +14,7 @@ use crate::request::{Caller, Input, NoQuery, Shared};
 use crate::response::{Failure, lines};
 use crate::upgrade;
 
-/// What a client does that cannot upgrade.
+/// The hint for a client that cannot upgrade.
 const OTHERWISE: &str = "a forwarded connection has no other form";
 
 pub(super) fn routes() -> Router<Arc<Daemon>> {
@@ -23,7 +23,7 @@ pub(super) fn routes() -> Router<Arc<Daemon>> {
         .route("/v1/bays/{bay}/forwards/{forward}/ports/{port}", post(connect))
 }
 
-/// Answers with lines about the bay. The forward ends with the request's connection.
+/// Answers with lines about the bay. The forward ends with the request's connection, or when the bay is removed.
 async fn open(
     _: NoQuery,
     State(daemon): Shared,

@@ -1,5 +1,6 @@
-//! The REST front: thin handlers that parse a request, call a verb and encode its outcome as JSON. Every error has an
-//! [`ApiError`] as its body, also errors of the router itself. Hints are in the words of [`bay_cli_words`].
+//! The REST front: thin handlers that parse a request, call a verb and encode its outcome as JSON. An error has an
+//! [`ApiError`] as its body, also one of the router itself. If a response has begun already, the error is its last
+//! line or frame, or the stream is cut. Hints are in the words of [`bay_cli_words`].
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -43,7 +44,8 @@ mod workspaces;
 use request::{MAX_JSON, Shared};
 use response::{Failure, Json};
 
-/// Longest plain-text body of the router that is converted to an [`ApiError`].
+/// Longest plain text of an error of the router that is kept in its [`ApiError`]. A longer one is replaced by the
+/// status.
 const MAX_PLAIN_ERROR: usize = 4096;
 
 /// All routes of the API.

@@ -13,13 +13,13 @@ use serde::de::DeserializeOwned;
 
 use crate::response::Failure;
 
-/// Longest JSON body: room for the longest command line with every byte escaped.
+/// Longest JSON body. A command line of the longest kind fits with every byte escaped.
 pub(crate) const MAX_JSON: usize = 8 << 20;
 
 /// The daemon, as handlers receive it.
 pub(crate) type Shared = State<Arc<Daemon>>;
 
-/// A JSON body. The error names the position of the mistake.
+/// A JSON body. If it cannot be parsed, the error names the position of the mistake.
 #[derive(Debug)]
 pub(crate) struct Input<T>(pub(crate) T);
 

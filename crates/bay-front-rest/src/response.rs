@@ -54,7 +54,8 @@ pub(crate) fn octets(bytes: ByteStream) -> Response {
     ([(header::CONTENT_TYPE, "application/octet-stream")], Body::from_stream(bytes)).into_response()
 }
 
-/// A response with a stream of frames. If the core ends it with an error, the last frame has the error.
+/// A response with a stream of frames. If the core ends it with a [`CoreError`], the last frame has the error. With
+/// any other error, the stream is cut.
 pub(crate) fn frames(words: Words, frames: ByteStream) -> Response {
     octets(Box::pin(frames.map(move |piece| match piece.map_err(|error| error.downcast::<CoreError>()) {
         Ok(bytes) => Ok(bytes),
@@ -68,8 +69,8 @@ pub(crate) fn lines(lines: ByteStream) -> Response {
     ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
 }
 
-/// A response with lines about the progress of a long operation, and then its result. A slow reader does not delay the
-/// operation.
+/// A response with lines about the progress of a long operation, and then its result or its error. A slow reader
+/// does not delay the operation.
 pub(crate) fn progress_then_result<T, W, F>(words: Words, work: W) -> Response
 where
     T: Serialize + Send + 'static,

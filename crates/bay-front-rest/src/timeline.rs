@@ -30,7 +30,7 @@ pub(super) struct TimelineQuery {
     exec: Option<String>,
     #[serde(default)]
     no_egress: bool,
-    /// Runs of like events as one line.
+    /// Whether runs of like events become one line.
     #[serde(default)]
     folded: bool,
 }

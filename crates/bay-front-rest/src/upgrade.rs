@@ -15,8 +15,8 @@ use crate::response::Failure;
 /// How long a caller may take to switch protocols after the response.
 const SWITCH_WITHIN: Duration = Duration::from_secs(10);
 
-/// The upgrade to the protocol `token` that the request asks for. Without the request's headers it is an error, whose
-/// hint is `otherwise`.
+/// The upgrade to the protocol `token` that the request asks for. If the request has not the headers for it, or its
+/// connection cannot be upgraded, it is an error with the hint `otherwise`.
 pub(crate) fn requested(
     request: &mut Request,
     token: &'static str,
@@ -35,7 +35,7 @@ pub(crate) fn requested(
         Some(switch) if fits => Ok(switch),
         _ => Err(Failure(CoreError::new(
             ErrorCode::InvalidInput,
-            format!("attaching needs the headers `Connection: Upgrade` and `Upgrade: {token}`"),
+            format!("an upgrade needs the headers `Connection: Upgrade` and `Upgrade: {token}`"),
             otherwise,
         ))),
     }
@@ -47,7 +47,8 @@ pub(crate) fn response(token: &'static str) -> Response {
     (StatusCode::SWITCHING_PROTOCOLS, headers, Body::empty()).into_response()
 }
 
-/// The caller's connection after the response. `None` if the caller went away.
+/// The caller's connection after the response. `None` if the caller went away, or took longer than
+/// [`SWITCH_WITHIN`].
 pub(crate) async fn caller(switch: OnUpgrade) -> Option<TokioIo<Upgraded>> {
     let switched = tokio::time::timeout(SWITCH_WITHIN, switch).await;
     switched.ok()?.ok().map(TokioIo::new)

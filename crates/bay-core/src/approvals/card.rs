@@ -1,5 +1,6 @@
-//! The card of an approval: what a person sees of a held request. Everything in it that a bay chose is bounded, and
-//! contains nothing that controls a terminal.
+//! The card of an approval: what a person sees of a held request or of a command. The request, its headers and its
+//! body are shortened, and nothing of them controls a terminal. The process, the exec and the command are on the
+//! card as they are: a front must make them safe.
 
 use bay_gateway::{Beginning, Sight};
 use bay_policy::canonical::{HostWarning, Http};
@@ -25,17 +26,17 @@ use super::{Approvals, Key, NewQuestion, Parts, pack};
 use crate::registry::BayHandle;
 use bay_text::shell::quoted;
 
-/// How many bytes of a body are shown.
+/// The most bytes of a body that are shown.
 const PREVIEW_BYTES: usize = 2048;
-/// How many characters of a request, or of a command line, are shown.
+/// How many characters of a request, or of a command line, are shown. Of a longer one, the beginning and the end.
 const MAX_LINE_CHARS: usize = 2048;
 /// How many characters of a commit's id are shown.
 const SHORT_ID: usize = 12;
-/// How many headers are shown.
+/// The most names of headers that are shown, and the most values.
 const MAX_HEADERS: usize = 100;
-/// How many characters of a header's value are shown.
+/// How many characters of a header's value are shown. Of a longer one, the beginning and the end.
 const MAX_VALUE_CHARS: usize = 200;
-/// Headers that clients send with every request. Their values are shown only if they are longer than
+/// Headers that most clients send with most requests. Their values are shown only if they are longer than
 /// [`ORDINARY_VALUE_BYTES`], and so may carry something else.
 const ORDINARY_HEADERS: [&str; 10] = [
     "accept",
@@ -50,7 +51,8 @@ const ORDINARY_HEADERS: [&str; 10] = [
     "user-agent",
 ];
 const ORDINARY_VALUE_BYTES: usize = 64;
-/// Headers that hold credentials. A card is stored and sent to webhooks, so it shows only the length of their values.
+/// The standard headers for credentials. A card is stored and sent to webhooks, so it shows only the length of
+/// their values. A credential in any other header is shown.
 const CREDENTIAL_HEADERS: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
 
 /// A request that needs an approval.
@@ -164,7 +166,8 @@ fn pushed(request: &CanonicalRequest, beginning: &Beginning) -> Option<Push> {
     Some(Push { refs: refs.collect(), options, commits, objects })
 }
 
-/// Warnings about refs whose new commit is not among those shown: the shown commits may be unrelated to it.
+/// Warnings about refs whose new commit is not among those shown: the shown commits may be unrelated to it. If no
+/// commits are shown, there is no warning.
 fn unseen_tips(push: &Push) -> Vec<String> {
     let seen = |id: &String| push.commits.iter().any(|commit| commit.id == *id);
     let tips = push.refs.iter().filter_map(|change| Some((&change.name, change.new.as_ref()?)));
@@ -209,7 +212,8 @@ fn header_values(headers: &HeaderMap) -> Vec<String> {
         .collect()
 }
 
-/// The rule that would allow exactly this request from now on.
+/// The rule that would allow this request from now on, with any headers and any body. `None` if no rule covers it
+/// alone.
 fn saved_as(request: &CanonicalRequest, asking: Option<&RuleHead>) -> Option<String> {
     let mut matcher = exactly_this(request)?;
     // The asking rule defines to which addresses the name may lead.
@@ -230,10 +234,10 @@ fn saved_as(request: &CanonicalRequest, asking: Option<&RuleHead>) -> Option<Str
     Some(rule_to_toml(&rule))
 }
 
-/// Whether a header changes with each attempt of one request and has no other meaning. If it were part of the
-/// request, clients could not find their question again. Each value must match its grammar, so that nothing else
-/// hides in it: attempt counts (OpenAI, Anthropic, AWS, gRPC), the span of a trace (W3C), and the nonce of a
-/// WebSocket handshake, which the gateway has checked.
+/// Whether a header is known to change with each attempt of one request and to have no other meaning. If it were
+/// part of the request, clients could not find their question again. Each value must match its grammar, so that
+/// nothing else hides in it: attempt counts (OpenAI, Anthropic, AWS, gRPC), the span of a trace (W3C), and the
+/// nonce of a WebSocket handshake, which the gateway has checked.
 fn changes_with_each_try(request: &CanonicalRequest, name: &str, value: &[u8]) -> bool {
     let count = |value: &[u8]| (1..=2).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
     match name {
@@ -254,7 +258,7 @@ fn changes_with_each_try(request: &CanonicalRequest, name: &str, value: &[u8]) -
     }
 }
 
-/// The headers that a request has in every attempt.
+/// The headers of a request, without what changes with each attempt.
 fn lasting_headers<'a>(
     request: &'a CanonicalRequest,
     sight: &'a Sight<'_>,
@@ -272,8 +276,8 @@ fn lasting_headers<'a>(
     })
 }
 
-/// A hash over exactly what is held: the canonical request, its headers with their values, and the part of the body
-/// that was seen.
+/// A hash over what is held: the canonical request, its [`lasting_headers`], a login's user and database, and the
+/// part of the body that was seen, with its length.
 fn digest(request: &CanonicalRequest, sight: &Sight<'_>, beginning: &Beginning) -> String {
     let mut hash = Sha256::new();
     let mut part = |bytes: &[u8]| {

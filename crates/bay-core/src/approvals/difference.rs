@@ -1,6 +1,6 @@
 //! How a request differs from an earlier one that looks like it.
 //!
-//! An allow covers one digest. If a request arrives that differs from an allowed one only in headers or body, the
+//! An allow covers one digest. If a request arrives that differs from an earlier one only in headers or body, the
 //! approver is asked again. The approver must see at a glance what changed: an agent may have shown one payment to
 //! send another.
 
@@ -9,16 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use bay_types::approval::{Approval, Asked, AskedRequest, BodySeen, Push};
 use sha2::{Digest, Sha256};
 
-/// The most lines in one comparison. The digest covers everything, also what is not listed.
+/// The most lines in one comparison. Another line has the number of the rest.
 const MAX_LINES: usize = 20;
-/// Characters of each body in a comparison.
+/// The most characters of each body in a comparison.
 const EXCERPT_CHARS: usize = 100;
-/// Characters that both bodies share, shown before the first difference.
+/// The most characters that both bodies share, shown before the first difference.
 const EXCERPT_CONTEXT: usize = 30;
 /// Characters of a commit's id.
 const SHORT_ID: usize = 12;
 
-/// Hashes of the parts of a request, held in memory for as long as its question may match another request.
+/// Hashes of a request's headers, held in memory with its question.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Parts {
     /// By name; one hash over all values of that name, in order.
@@ -38,7 +38,7 @@ impl Parts {
     }
 }
 
-/// One line for each difference. Both cards have another digest, so there is at least one line.
+/// One line for each difference, at least one. The two cards have different digests.
 pub(super) fn between(
     (earlier, before): (&Approval, Option<&Parts>),
     (later, after): (&Approval, &Parts),

@@ -1,17 +1,17 @@
 //! How long a request is held without an answer before its client is asked to retry.
 //!
-//! The daemon cannot send anything to a waiting client: answers such as `102 Processing` break some of them. A client
-//! that retries by itself after a 503 soon gets one. A client that does not retry, and waits without a deadline, is
-//! held for longer.
+//! The daemon cannot send anything to a waiting client: answers such as `102 Processing` break some of them. So the
+//! gateway soon answers 503, after which many clients retry by themselves. Clients that are known not to retry, and
+//! to wait for long, are held for longer. They are recognized by their `User-Agent`.
 
 use std::time::Duration;
 
-/// Shorter than the deadline of every client for an answer (pip: 15 s).
+/// Shorter than the deadline for an answer of the clients that were tested (pip: 15 s).
 pub(super) const HOLD: Duration = Duration::from_secs(10);
 /// For clients without such a deadline, or with one of many minutes, that would not retry or only a few times.
 pub(super) const PATIENT_HOLD: Duration = Duration::from_secs(300);
-/// When a client should retry. Then it is held again, so this is only the time in which no client is there to
-/// continue.
+/// When a client should retry. It is then held again if nobody has answered. If somebody answers in between, the
+/// request continues with the retry.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(3);
 
 /// The beginnings of the `User-Agent` of patient clients, in lower case.
@@ -28,8 +28,8 @@ const PATIENT: &[&str] = &[
     "asyncanthropic/",
 ];
 
-/// Clients that retry only a few times, and wait 30 s for an answer. With the default hold, a person would have half
-/// the time.
+/// Clients that retry only a few times, and wait 30 s for an answer. They are held 2.5 times as long as usual: 25 s
+/// by default.
 const WAITS_HALF_A_MINUTE: &[&str] = &["cargo/", "cargo ", "uv/"];
 
 /// How long a client with this `User-Agent` is held.

@@ -1,5 +1,6 @@
-//! Approvals: questions to a person about held requests and commands. A question is open until somebody answers, its
-//! time is over, or the bay is stopped.
+//! Approvals: questions to a person about held requests and commands. A question is open until somebody answers,
+//! its time is over, or it is dropped: because the bay is stopped, begins anew or is removed, or because the same
+//! request comes with other content.
 //!
 //! ```text
 //!              ┌──────────── same request again: joins ────────────┐
@@ -8,22 +9,24 @@
 //!              ├─ allowed ──► used, in one transaction with the event of the act  ├─ allow ──► allowed ──► used up, over, or revoked
 //!              ├─ denied ───► refused, without asking again                       ├─ deny ───► denied
 //!              └─ open ─────► held ──► hold is over: 503, retry later             ├─ time ───► expired (a denial)
-//!                                                                                 └─ the bay is stopped: dropped
+//!                                                                                 └─ the bay stops, or the request changed: dropped
 //! ```
-//! An allow covers only the digest of its question, unless the approver chose `any_body`: by the time of the answer, the
-//! client may have left, and may retry with something else. That is a new question, whose card shows the difference.
+//! An allow covers only the digest of its question, unless the approver chose `any_body`: by the time of the
+//! answer, the client may have left, and may retry with something else. That is a new question. Its card shows the
+//! difference, as long as the earlier one is in memory.
 //!
-//! The store is the truth. An answer and a use are transactions that check the state of the question. So only the first
-//! of two answers counts, and only one request uses an allow for one request. The next daemon takes up questions that
-//! are open and allows that may still be used. Times are measured by the monotonic clock. A time that is read from the
-//! store is never longer than it was when it was stored.
+//! The store is the truth. An answer and a use are transactions that check the state of the question. So only the
+//! first of two answers counts, and only one request uses an allow for one request. The next daemon takes up open
+//! questions, allows that may still be used, and denials whose question would still be open. Deadlines are measured
+//! by the monotonic clock. A time that is read from the store depends on the wall clock and is capped: for a
+//! question at the timeout, for an allow at [`MAX_ALLOW_S`](bay_types::approval::MAX_ALLOW_S).
 //!
-//! A bay that floods harms only itself: the same request is asked about once, and the open questions of a bay and its new
-//! questions per minute are limited.
+//! What one bay can ask is limited: the same request is asked about once while its question is open, and the open
+//! questions of a bay and its new questions per minute are limited.
 //!
 //! | module | content |
 //! |---|---|
-//! | [`question`] | one question in memory |
+//! | [`question`] | one question in memory, and its key |
 //! | [`card`], [`pack`] | what a person is shown |
 //! | [`difference`] | how a request differs from an earlier one |
 //! | [`settle`] | how a question ends |
@@ -58,18 +61,18 @@ pub(crate) use question::{Key, Question, Status};
 use rate::Rate;
 pub(crate) use settle::Settling;
 
-/// How long a question is open, unless the operator sets another time.
+/// How long a question is open at most, unless the operator sets another time.
 const TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// How long an allow for one request waits for the client's retry.
+/// How long an allow for one use waits for the client's retry.
 const KEPT_FOR_RETRY: Duration = Duration::from_secs(10 * 60);
 /// The most open questions of one bay. Questions that bays cause and questions about commands of the operator count
 /// separately, here and in [`MAX_OPEN`].
 const MAX_OPEN_OF_BAY: usize = 20;
 /// The most open questions of all bays.
 const MAX_OPEN: usize = 2000;
-/// How many allowed commands of one bay are remembered.
+/// How many allowed commands of one bay are remembered in memory.
 const MAX_PASSED: usize = 64;
-/// How many changes a watching client may be behind.
+/// How many changes a watching client may be behind before it misses some.
 const WATCHED: usize = 1024;
 
 /// Settings of approvals; the caller parses them from flags and environment.
@@ -77,7 +80,7 @@ const WATCHED: usize = 1024;
 pub struct ApprovalsConfig {
     /// How long a question is open.
     pub timeout: Option<Duration>,
-    /// How long a request is held whose client retries by itself.
+    /// How long a request is held. Some clients that are known to wait for longer are held for longer.
     pub hold: Option<Duration>,
 }
 
@@ -92,7 +95,7 @@ struct OfBay {
     passed: VecDeque<ExecId>,
 }
 
-/// All questions that are open, and those whose answers may still be used.
+/// All questions that are open, and those whose allow or denial still covers later requests.
 #[derive(Debug)]
 pub(crate) struct Approvals {
     store: Store,
@@ -121,10 +124,11 @@ pub(crate) struct NewQuestion {
 pub(crate) enum Verdict {
     /// The caller must use the allow with [`Store::approval_use`], and ask again if that fails.
     Allowed(Arc<Question>),
+    /// Denied, expired, dropped, revoked, or not asked because of a limit. The text says which.
     Denied(String),
-    /// Nobody answered while the request was held.
+    /// Nobody answered while the request was held, or the daemon is about to end.
     Waiting(Arc<Question>),
-    /// The policy changed since the question was asked.
+    /// The bay's policy changed while the request was held.
     Reconsider,
     /// The daemon is about to end, and asks no new questions.
     Ending,
@@ -149,7 +153,7 @@ impl Approvals {
         let (now, wall) = (Instant::now(), Timestamp::now());
         for ApprovalRow { key, card, .. } in self.store.approval_list(true).await? {
             let left = |until: Timestamp, most: Duration| {
-                // If the clock was set back, no time gets longer.
+                // If the clock was set back, the time gets no longer than `most`.
                 Duration::try_from(until.duration_since(wall)).unwrap_or_default().min(most)
             };
             let deadline = now + left(card.expires, self.timeout);
@@ -162,7 +166,7 @@ impl Approvals {
                     Status::Allowed { reach: *reach, until: now + left(*until, most), any_body: *any_body }
                 }
                 (ApprovalState::Open, _) => Status::Open,
-                // Nobody is asked again about what was denied a moment ago.
+                // Nobody is asked again about what was denied, until the question would have expired.
                 (ApprovalState::Denied, Some(Answer { by, why, .. })) if deadline > now => {
                     Status::Denied { by: by.clone(), why: why.clone() }
                 }
@@ -231,7 +235,7 @@ impl Approvals {
         self.all().into_iter().find(|question| question.id == id)
     }
 
-    /// An earlier question that covers this one: allowed and not used up, denied a moment ago, or open.
+    /// An earlier question that covers this one: allowed and not used up, open, or denied before its own deadline.
     pub(crate) fn like(&self, handle: &BayHandle, new: &NewQuestion) -> Option<Arc<Question>> {
         let now = Instant::now();
         let bays = self.bays();
@@ -286,7 +290,8 @@ impl Approvals {
         asking.lock_owned().await
     }
 
-    /// Waits for the answer to a question until `hold_until`, or until the policy that asks changes.
+    /// Waits for the answer to a question, until `hold_until` at most. A change of the policy or the end of the
+    /// daemon ends the wait.
     pub(crate) async fn wait(
         &self,
         question: Arc<Question>,
@@ -330,7 +335,7 @@ impl Approvals {
         }
     }
 
-    /// Stores a new question. It is on the disk before anybody can see it.
+    /// Stores a new question. It is on the disk before a client waits for it or a watcher learns of it.
     pub(crate) async fn add(
         &self,
         key: Key,
@@ -373,7 +378,7 @@ impl Approvals {
     /// Why no new question may be asked, if a limit is reached.
     pub(crate) fn no_room(&self, bay: BayId, of_bay: bool) -> Option<String> {
         let mut bays = self.bays();
-        // Bays and the operator cannot use up each other's limit.
+        // Bays and the operator cannot use up each other's limit of open questions. They share the rate.
         let open = |of: &OfBay| {
             let same = |question: &&Arc<Question>| question.is_open() && is_of_bay(&question.card) == of_bay;
             of.questions.iter().filter(same).count()
@@ -412,8 +417,8 @@ impl Approvals {
         self.bays().remove(&bay);
     }
 
-    /// From now on, no request is held. Clients of held requests get the answer to retry; this waits up to `within` until
-    /// they have it.
+    /// From now on, no request is held. Held requests end with [`Verdict::Waiting`]. This waits up to `within`
+    /// until all have ended.
     pub(crate) async fn close(&self, within: Duration) {
         self.closing.send_replace(true);
         let end = Instant::now() + within;
@@ -422,7 +427,7 @@ impl Approvals {
         }
     }
 
-    /// Remembers that a command was allowed. Another request with the same id is a retry of the same command.
+    /// Remembers that a command was allowed. Another request with the same id counts as a retry of it.
     pub(crate) fn pass(&self, bay: BayId, exec: ExecId) {
         let mut bays = self.bays();
         let passed = &mut bays.entry(bay).or_default().passed;

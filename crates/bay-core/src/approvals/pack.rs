@@ -1,5 +1,6 @@
 //! Reads commits from the beginning of a git pack. The bay chose the content, and only the beginning of the pack is
-//! available. Objects that cannot be parsed are left out. The result is only shown, never used to allow a push.
+//! available. At the first object that cannot be inflated, reading ends. The result is only shown, never used to
+//! allow a push.
 
 use std::io::Read;
 
@@ -12,17 +13,19 @@ use sha1::{Digest, Sha1};
 const MAX_COMMITS: usize = 20;
 /// The most objects that are read.
 const MAX_OBJECTS: usize = 200;
-/// Bytes read of each object. If a commit is longer, its id cannot be computed.
+/// Bytes kept of each object. A longer commit is left out, because its id cannot be computed.
 const MAX_COMMIT_BYTES: u64 = 64 * 1024;
 /// Magic, version and number of objects.
 const HEADER: usize = 12;
 const COMMIT: u8 = 1;
-/// Deltas against other objects, which the pack may not contain.
+/// A delta against an object at an offset. Deltas are skipped, also those that make a commit.
 const OFFSET_DELTA: u8 = 6;
+/// A delta against an object with a given id.
 const REF_DELTA: u8 = 7;
 const ID_BYTES: usize = 20;
 
-/// The commits at the beginning of a pack, and the number of objects that it claims to have.
+/// The commits at the beginning of a pack, at most [`MAX_COMMITS`], and the number of objects that it claims to
+/// have. Commits that are stored as deltas are not found.
 pub(super) fn read(pack: &[u8]) -> (Vec<PushedCommit>, Option<u64>) {
     let Some(header) = pack.get(..HEADER).filter(|header| header.starts_with(b"PACK")) else {
         return (Vec::new(), None);

@@ -1,4 +1,4 @@
-//! One question in memory, while it is open or its answer may still be used.
+//! One question in memory, while it is open or its allow or denial still covers later requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,8 @@ use tokio::sync::watch;
 
 use super::difference::Parts;
 
-/// What a later request is matched by: its sender in the bay, the secrets to attach, and the request itself.
+/// What a later request is matched by: its sender in the bay, the secrets to attach, and the request itself. For a
+/// command: who asks, and a hash over the command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key(pub(crate) String);
 
@@ -68,13 +69,14 @@ impl Status {
 pub(crate) struct Question {
     pub(crate) id: ApprovalId,
     pub(crate) key: Key,
-    /// The card as it was when the question was asked.
+    /// The card without what changes later: its state, its answer, and the number of held clients are in other
+    /// fields.
     pub(super) card: Approval,
     /// What a later request is compared with. A question that an earlier daemon asked has none.
     pub(super) parts: Option<Parts>,
     /// When this daemon took the question up, by the monotonic clock.
     asked: Instant,
-    /// How long the question was open before that.
+    /// How long ago it was asked at that time, by the wall clock.
     waited: Duration,
     pub(super) deadline: Instant,
     pub(super) status: watch::Sender<Status>,
@@ -103,7 +105,7 @@ impl Question {
         self.card.by.as_ref()?.exec
     }
 
-    /// How long the question has been open.
+    /// How long ago the question was asked.
     pub(super) fn age(&self) -> Duration {
         self.waited + self.asked.elapsed()
     }
@@ -124,7 +126,8 @@ impl Question {
         }
     }
 
-    /// Whether requests that this allow let out may continue. A stream ends with the time, or the exec, of the allow.
+    /// Whether requests that this allow let out may continue. They end when the allow is revoked, or with the time
+    /// or the exec for which it was given. A request that was allowed once runs to its end.
     pub(crate) fn still_allows(&self, is_open: impl Fn(ExecId) -> bool) -> bool {
         match &*self.status.borrow() {
             Status::Allowed { reach: Reach::For, until, .. } => Instant::now() < *until,

@@ -1,13 +1,13 @@
-//! How often a bay may cause a new question.
+//! How often new questions about a bay may be asked: about its requests, and about commands of the operator in it.
 
 use std::time::{Duration, Instant};
 
-/// New questions per minute, after as many at once.
+/// New questions per minute. So many are allowed at once, and then one every two seconds.
 pub(super) const A_MINUTE: u32 = 30;
 
 #[derive(Debug, Default)]
 pub(super) struct Rate {
-    /// When what was taken is paid back.
+    /// When the full number is allowed at once again.
     paid: Option<Instant>,
 }
 

@@ -1,5 +1,6 @@
-//! How a question ends: answered, expired, dropped, or its allow revoked. Each end is on the disk, with its event, before
-//! anybody acts on it. Only the drop of the questions of a stopped bay is not waited for.
+//! How a question ends: answered, expired, dropped, or its allow revoked. Each of these is on the disk, with its
+//! event, before anybody acts on it. Only [`drop_all`](Approvals::drop_all) does not wait for the disk. An allow
+//! that is used up or whose time is over is only forgotten, without an event.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -77,7 +78,8 @@ impl Approvals {
         Ok(true)
     }
 
-    /// Ends an allow that could still be used, and the requests that it let out. `false` if there is none.
+    /// Ends an allow that could still be used, and the requests under way that it let out. `false` if the allow
+    /// cannot be used any more.
     pub(crate) async fn revoke(&self, card: &Approval, by: &str) -> Result<bool, CoreError> {
         let event = Draft::of(ApprovalRevoked {
             approval: card.id.into(),
@@ -106,7 +108,8 @@ impl Approvals {
         }
     }
 
-    /// Drops all questions of a bay that was stopped or restored: what they were about is gone.
+    /// Drops the open questions and the allows of a bay that was stopped, begins anew or was removed: the processes
+    /// behind them are gone.
     pub(crate) async fn drop_all(&self, bay: BayId, why: &str) -> Result<(), CoreError> {
         let dropped = self.store.approvals_drop(bay, why).await.map_err(|e| e.to_api())?;
         // The rate and the denials stay: a bay that restores itself could otherwise ask without limit.
@@ -133,7 +136,8 @@ impl Approvals {
         }
     }
 
-    /// Ends questions that nobody answered in time and allows whose time is over, while the daemon runs.
+    /// Ends questions that nobody answered in time, and forgets allows and denials whose time is over. Never
+    /// returns.
     pub(crate) async fn sweep(&self) {
         loop {
             let questions = self.all();

@@ -28,7 +28,7 @@ use crate::channel::plain_text;
 use crate::daemon::Daemon;
 use crate::progress::IN_FLIGHT;
 
-/// Open approvals, or all stored ones, oldest first.
+/// Open approvals, or all stored ones, oldest first. `bay` selects those of one bay, also of a removed one.
 pub async fn list(
     daemon: &Daemon,
     who: &Principal,
@@ -44,7 +44,8 @@ pub async fn show(daemon: &Daemon, who: &Principal, given: &str) -> Result<Appro
     find(daemon, given).await
 }
 
-/// Every open approval, and each approval when it changes, as lines of JSON.
+/// Every open approval, and each approval when it changes, as lines of JSON. A reader that is too slow misses
+/// changes, and then gets all open approvals again.
 pub fn watch(daemon: &Arc<Daemon>, who: &Principal) -> Result<ByteStream, CoreError> {
     daemon.permit(who, Verb::ApprovalWatch)?;
     Ok(byte_stream::received_bytes(changes(Arc::clone(daemon))))
@@ -260,7 +261,7 @@ fn checked_time(wanted: &Allow) -> Result<Option<u64>, CoreError> {
     }
 }
 
-/// The bay's policy with a rule for exactly this request, if that rule would allow it.
+/// The bay's policy with a rule for this request, if that rule would allow it.
 async fn saved(daemon: &Arc<Daemon>, card: &Approval, caller: Principal) -> Result<Lasting, CoreError> {
     let refuse = |why: String| invalid(why, "allow it once or for a time, or write a rule yourself");
     let (Asked::Request(asked), Some(rule)) = (&card.asked, &card.saved_as) else {

@@ -27,7 +27,7 @@ pub async fn head(daemon: &Daemon, who: &Principal) -> Result<LedgerHead, CoreEr
     Ok(LedgerHead { note: signed.note, size: signed.size, root, signed_at: signed.time })
 }
 
-/// Events with their proofs up to a signed head, as lines of JSON at the pace of the reader.
+/// A range of events with the evidence that ties them to a signed head, as lines of JSON at the pace of the reader.
 pub async fn export(
     daemon: &Daemon,
     who: &Principal,

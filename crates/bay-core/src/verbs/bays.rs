@@ -1,5 +1,6 @@
-//! The verbs on an existing bay. Each stores the desired state and an event in one transaction, wakes the reconciler,
-//! and waits for the result. Work that has begun is completed, also if the client leaves.
+//! The verbs on existing bays, and on the daemon itself. A verb that changes a bay stores the desired state and an
+//! event in one transaction, wakes the reconciler, and waits for the result. Work that has begun is completed, also
+//! if the client leaves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +77,7 @@ pub async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<BayView>, Core
     Ok(views)
 }
 
-/// One bay, with its cost as of now.
+/// One bay, with processor time and memory measured now.
 pub async fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<BayView, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayShow, bay)?;
     costs::measure(daemon, &handle).await;
@@ -127,7 +128,8 @@ pub async fn resume(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<
     to_the_end(resume_bay(Arc::clone(daemon), handle, *who)).await
 }
 
-/// Gives a bay a fresh root from the newest image of its name. The workspace stays.
+/// Gives a bay a fresh root from the newest image of its image's name, or from the same image if none has that name
+/// any more. The workspace stays.
 pub async fn replace(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<BayView, CoreError> {
     let handle = daemon.bay_for(who, Verb::BayReplace, bay)?;
     to_the_end(replace_root(Arc::clone(daemon), handle, *who)).await

@@ -1,4 +1,4 @@
-//! The verbs on checkpoints. Each verb checks the request here; the modules do the work:
+//! The verbs on checkpoints. Here each verb checks whether the caller may use it. The modules do the work:
 //!
 //! | module | work |
 //! |---|---|
@@ -97,7 +97,7 @@ pub async fn delete(
     to_the_end(deletion::delete(Arc::clone(daemon), handle, name, *who)).await
 }
 
-/// Restores a bay to one of its checkpoints. The bay's present state becomes another checkpoint first.
+/// Restores a bay to one of its checkpoints. The bay's present files become another checkpoint first.
 pub async fn restore(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -108,8 +108,8 @@ pub async fn restore(
     to_the_end(restore_to(Arc::clone(daemon), handle, wanted, *who)).await
 }
 
-/// Restores a bay's files on request of a process that the restore ends. `report` gets the checkpoint of the bay's present
-/// state, or the error, before any process ends. Returns only errors that `report` did not get.
+/// Restores a bay's files on request of a process that the restore ends. `report` gets the checkpoint of the bay's
+/// present files, or the error, before any process ends. Returns only errors that `report` did not get.
 pub(crate) async fn restore_after_report<F>(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -137,7 +137,7 @@ where
     }
 }
 
-/// Replaces the state of a bay with that of another bay. The replaced state becomes a checkpoint first.
+/// Replaces the files of a bay with those of another bay. The replaced files become a checkpoint first.
 pub async fn promote(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -171,7 +171,8 @@ async fn measure(handle: &BayHandle, views: &mut [CheckpointView]) -> Result<(),
     Ok(())
 }
 
-/// Refuses a bay whose files are not there or about to be replaced. `verb` is a participle, for the message.
+/// Refuses a bay that is being removed, that starts or stops, or whose files are not there or about to be replaced.
+/// `verb` is a participle, for the message.
 fn require_stable(row: &BayRow, verb: &str) -> Result<(), CoreError> {
     not_deleting(row, verb)?;
     let soon = || "repeat the command in a moment";

@@ -1,5 +1,5 @@
-//! Commands that need an approval before they start, also commands of services: because a rule says so, or because
-//! the caller requests it.
+//! Commands that need an approval before they start, also commands of services: because a rule says so, or, for a
+//! command that is run once, because the caller requests it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,14 +24,14 @@ use crate::approvals::{Key, NewQuestion, Parts, Question, Verdict};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
-/// A caller waits for an approval without its own deadline; the approval has one.
+/// How long another caller waits for an approval. Approvals usually expire much earlier.
 const HELD_FOR: Duration = Duration::from_secs(48 * 3600);
 /// How long a bay's own request waits for a person. The daemon answers one request of a bay at a time, so a waiting
 /// request would delay the others. The bay repeats it, and finds the answer.
 const HELD_FOR_BAY: Duration = Duration::ZERO;
-/// The longest command that a person is asked about: its arguments, its variables and the settings of its service.
-/// The card shows all of it, and the event of its allow has all arguments. A longer command is refused, because the
-/// person could not see what an allow covers.
+/// The longest command that a person is asked about: its arguments, directory, user and variables, and the settings
+/// of its service. The card shows all of it, but of an operator's variables only the names, and only these are
+/// counted. A longer command is refused, because the person could not see what an allow covers.
 const MAX_ASKED_BYTES: usize = 4096;
 
 /// A command to run, once or as a service.
@@ -117,7 +117,7 @@ fn digest(of: &impl Serialize) -> Result<String, CoreError> {
     Ok(hex::encode(Sha256::digest(&bytes)))
 }
 
-/// Returns when the command may start. With `wanted`, it needs an approval in any case.
+/// Returns when the command may start. With `wanted`, it needs an approval even if no rule asks.
 pub(crate) async fn pass(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,

@@ -1,5 +1,5 @@
 //! Measuring what bays use, from the host's side: one task reads the control groups of every running bay every few
-//! seconds.
+//! seconds, another counts the disks.
 //!
 //! One measurement reads about ten small files. For 100 bays that takes some 10 ms every [`LOOK_EVERY`].
 
@@ -14,15 +14,17 @@ use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How often sums are stored. If the daemon is killed, at most this much of memory and disk is lost.
+/// How often sums are stored. If the daemon is killed, what memory added since then is lost, and of the disk also
+/// what was not counted yet. Processor time is not lost while the runtime exists: its counter is the kernel's.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
-/// How old a bay's disk usage may be.
+/// A disk is counted again when its last count is older than this. With many slow disks it takes longer, see
+/// [`DISK_REST`].
 const DISK_EVERY: Duration = Duration::from_secs(60);
-/// Counting a disk without quotas reads its extents. After each count, the counter pauses for this many times as long
-/// as the count took: it uses at most a hundredth of one processor.
+/// Counting a disk without quotas reads its extents. After each count, the counter pauses for this many times as
+/// long as the count took: it uses about a hundredth of one processor at most.
 const DISK_REST: u32 = 100;
 
-/// Measures one bay now.
+/// Measures processor time and memory of one bay now.
 pub(crate) async fn measure(daemon: &Daemon, handle: &BayHandle) {
     let row = handle.row();
     let costs = &daemon.telemetry.costs;
@@ -61,7 +63,7 @@ pub(crate) async fn save(daemon: &Daemon) {
     }
 }
 
-/// Measures all bays, for ever.
+/// Measures processor time and memory of all bays, for ever.
 pub(crate) async fn watch(daemon: Arc<Daemon>) {
     let mut saved = Instant::now();
     loop {

@@ -36,7 +36,7 @@ use crate::validate;
 /// The longest URL of a repository.
 const MAX_URL: usize = 4096;
 
-/// A request for a bay that passed the checks.
+/// A request for a bay that passed the first checks.
 #[derive(Debug)]
 pub struct Creation {
     daemon: Arc<Daemon>,
@@ -48,7 +48,7 @@ pub struct Creation {
     environment: Option<Parent>,
 }
 
-/// Accepts a request for a bay, or returns what is wrong with it, before any work.
+/// Checks as much of a request for a bay as needs no work.
 pub fn begin(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -68,7 +68,7 @@ impl Creation {
     }
 }
 
-/// All checks of a request that need no work.
+/// Checks of a request that need no work. More follow in [`make`].
 fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, CoreError> {
     let name = validate::create(create, daemon.room())?;
     let (_, backend) = daemon.backends.choose(create.backend.as_deref())?;

@@ -31,7 +31,8 @@ use crate::verbs::{bays, checkpoints};
 
 /// How long a reader, for example a person in a pager, may leave lines unread before others get its turn.
 const READ_WITHIN: Duration = Duration::from_secs(15 * 60);
-/// How many comparisons run at the same time. For a hostile bay, each may take a few hundred MiB for names and paths.
+/// How many comparisons run at the same time, of all bays. For a hostile bay, each may take a few hundred MiB for
+/// names and paths.
 pub(crate) const MAX_DIFFS: usize = 4;
 /// How long another comparison waits for its turn.
 const TURN_WITHIN: Duration = Duration::from_secs(60);
@@ -61,7 +62,7 @@ struct Wanted {
 }
 
 /// Compares two moments of a bay's life, and sends differences while they are found. If the reader leaves, the work
-/// ends.
+/// ends at the next path.
 pub async fn diff(
     daemon: &Daemon,
     who: &Principal,
@@ -137,7 +138,7 @@ pub async fn begin_review(
 pub struct ReviewBegun(Comparison);
 
 impl ReviewBegun {
-    /// Reads everything that changed, and reports what a person should know before it leaves the bay.
+    /// Reads what changed in the workspace, and reports what a person should look at before it leaves the bay.
     pub async fn run(self, reporter: ProgressReporter) -> Result<Review, CoreError> {
         review(self.0, reporter).await
     }
@@ -154,8 +155,8 @@ pub(super) async fn prepare(
     prepare_for(daemon, &handle, ask).await
 }
 
-/// Determines what to compare, and waits for a turn. Without another request, a comparison begins where the work began,
-/// so restores, promotions and checkpoints do not change what it shows.
+/// Determines what to compare, and waits for a turn. Without another request, a comparison begins where the work
+/// began, so restores, promotions and checkpoints do not change from where it compares.
 async fn prepare_for(
     daemon: &Daemon,
     handle: &Arc<BayHandle>,

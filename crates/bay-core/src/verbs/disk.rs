@@ -34,7 +34,8 @@ pub async fn show(daemon: &Daemon, who: &Principal) -> Result<DiskUsage, CoreErr
     Ok(usage)
 }
 
-/// Removes the corners of daemons whose data directories are gone.
+/// Removes the corners of daemons whose data directories are gone, unless bays of that daemon still run. With
+/// `dry_run`, only lists them.
 pub async fn prune(daemon: &Arc<Daemon>, who: &Principal, prune: PoolPrune) -> Result<PoolPruned, CoreError> {
     daemon.permit(who, Verb::PoolPrune)?;
     if prune.daemons.as_ref().is_some_and(|daemons| daemons.len() > MAX_PRUNED) {

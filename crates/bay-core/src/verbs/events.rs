@@ -8,7 +8,7 @@ use bay_types::{BayId, CoreError};
 use crate::authorize::Verb;
 use crate::daemon::Daemon;
 
-/// Events after a number, of one bay if the request names one.
+/// A page of the events after a number, oldest first, of one bay if the request names one.
 pub async fn list(
     daemon: &Daemon,
     who: &Principal,

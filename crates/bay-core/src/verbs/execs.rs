@@ -40,18 +40,19 @@ use crate::verbs::blame;
 
 pub mod verbs;
 
-/// How many ended execs of a bay are kept. Older ones are deleted with their output.
+/// Ended execs are deleted with their output when so many newer ones exist, though not at once: see
+/// [`PRUNE_EVERY`].
 pub(super) const KEPT: u32 = 1000;
-/// After so many new execs, the daemon looks for old ones to delete.
+/// When an exec ends whose number is a multiple of this, the daemon deletes old ones.
 const PRUNE_EVERY: u64 = 64;
 /// How long one request about an open exec may take, and all of them together if a caller waits for the answers.
 const REFRESH_WITHIN: Duration = Duration::from_secs(3);
-/// For so long after a start without an answer, the guest may still start it. That the guest does not know the exec
-/// means nothing.
+/// For so long after a start without an answer, the guest may still start the exec. Until then, an exec that the
+/// guest does not know is not lost.
 const UNSURE_FOR: Duration = Duration::from_secs(60);
 /// How long a client that follows an exec waits for the record of its end after the bay stopped.
 const END_WITHIN: Duration = Duration::from_secs(10);
-/// How many bytes of a command line are in the event.
+/// The most bytes of a command line in an event.
 const EVENT_ARGV_BYTES: usize = 4096;
 
 /// The exit of an exec whose end nobody saw.
@@ -136,7 +137,8 @@ pub(crate) fn must_run(handle: &BayHandle) -> Result<(), CoreError> {
     ))
 }
 
-/// Records an exec and starts it without a client attached. Repeating this is harmless.
+/// Records an exec and starts it without a client attached. A repeated request with the same id is for the same
+/// exec.
 pub(super) async fn start(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
@@ -202,7 +204,7 @@ pub(super) async fn attach(
     handle.guest.upgrade(&path(row.id, &format!("/attach?since={since}")), Bytes::new(), input).await
 }
 
-/// An exec that is over is answered from the store alone, also if its bay no longer runs.
+/// If the bay does not run, an exec that is over is answered from the store alone.
 async fn known(daemon: &Daemon, handle: &BayHandle, spec: &ExecSpec) -> Result<Option<ExecView>, CoreError> {
     if handle.row().state == State::Running {
         return Ok(None);
@@ -238,8 +240,8 @@ fn in_trace(spec: &ExecSpec, row: &ExecRow) -> Option<ExecSpec> {
     traced.check().is_ok().then_some(traced)
 }
 
-/// Notes the bay's counters while the guest starts the exec. Nothing waits for this: a command needs longer to reach
-/// a limit.
+/// Notes the bay's counters while the guest starts the exec. Nothing waits for this: a command hardly reaches a
+/// limit sooner.
 fn note_beginning(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: ExecId) {
     daemon.changes.exec_begins(id);
     let (daemon, handle) = (Arc::clone(daemon), Arc::clone(handle));
@@ -251,7 +253,8 @@ fn note_beginning(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: ExecId) {
     });
 }
 
-/// Limits that were reached while an exec ran. For an exec that succeeded, only the guest's report counts.
+/// Limits of the bay that were reached while an exec ran, by the exec or by another process. For an exec that
+/// succeeded, only the guest's report of its output counts.
 fn limits_hit(handle: &BayHandle, id: ExecId, exit: Exit, end: Option<&ExecEnd>) -> Vec<LimitHit> {
     let mut hit = Vec::new();
     let began = handle.exec_beginning(id).filter(|_| exit.code != Some(0));
@@ -317,7 +320,7 @@ async fn refused(
     error
 }
 
-/// Keeps the mark of a start without an answer for a while, then asks the guest.
+/// Keeps the mark of a start without an answer for `wait`, then asks the guest.
 pub(crate) async fn recheck_later(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
@@ -391,7 +394,7 @@ pub(crate) async fn ended_with_bay(daemon: &Daemon, handle: &BayHandle, answer: 
     }
 }
 
-/// Deletes the oldest execs and their output.
+/// After some ends, deletes the oldest ended execs and their output.
 async fn prune(daemon: &Daemon, handle: &BayHandle, row: &ExecRow) {
     if !row.number.is_multiple_of(PRUNE_EVERY) {
         return;
@@ -424,7 +427,8 @@ pub(crate) async fn refresh_open(daemon: &Daemon, handle: &BayHandle) {
     let _ = tokio::time::timeout(REFRESH_WITHIN, refresh_all(daemon, handle)).await;
 }
 
-/// Asks the guest about every open exec: no event reports what ended while the daemon was not connected.
+/// Asks the guest about every open exec whose start is answered: no event reports what ended while the daemon was
+/// not connected.
 pub(crate) async fn refresh_all(daemon: &Daemon, handle: &BayHandle) {
     let Ok(open) = daemon.store.exec_list_open(handle.id).await else { return };
     // Read after the list and before any request. If an exec is in the list and not in here, the guest has answered

@@ -6,7 +6,7 @@ use bay_types::{Action, CoreError, ErrorCode, Hint, RepoId};
 
 use crate::progress::ProgressReporter;
 
-/// How often a concurrent removal may be retried before it counts as a defect.
+/// How often a fetch is tried while the repository is removed at the same time.
 const ATTEMPTS: usize = 5;
 
 /// Fetches from `url`, unless `have` finds the wanted content already. Returns the result of `have`. Blocks.

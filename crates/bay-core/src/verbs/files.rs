@@ -1,4 +1,4 @@
-//! The verbs on files of a running bay, and on changes of files. The guest resolves every path safely inside the bay.
+//! The verbs on files of a running bay, and on changes of files. The guest resolves the paths, inside the bay.
 
 use std::fmt::{self, Write};
 
@@ -91,7 +91,7 @@ pub async fn stat(daemon: &Daemon, who: &Principal, bay: &str, place: &Place) ->
     handle.guest.json(Method::GET, &place.uri("stat"), Bytes::new(), ANSWER_WITHIN).await
 }
 
-/// Reads one file.
+/// Reads one file. This is not recorded, unlike a write.
 pub async fn read(daemon: &Daemon, who: &Principal, bay: &str, place: &Place) -> Result<Answer, CoreError> {
     send_out(daemon, who, bay, place, "files").await
 }
@@ -124,8 +124,8 @@ pub async fn write(
     })
 }
 
-/// Unpacks an archive into a directory. With `beginning` the work in the bay begins with these files: comparisons do not
-/// show them as changes.
+/// Unpacks an archive into a directory. With `beginning` the work in the bay begins with these files: comparisons
+/// from the beginning do not show them as changes.
 pub async fn write_archive(
     daemon: &Daemon,
     who: &Principal,

@@ -1,4 +1,4 @@
-//! Forks: new bays from a point in the life of another. All children of one fork come from one capture.
+//! Forks: new bays from a point in the life of another. All children of one fork come from one checkpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::background::to_the_end;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
-/// The suffix of children's names if the request has no name.
+/// If the request has no name, the children's names are the parent's name, this and a number.
 const SUFFIX: &str = "-fork";
-/// The most numbers that are tried for a free name.
+/// The most numbers that are tried for a free name. After that, the store finds one.
 const MOST_TRIED: u32 = 9999;
 
 /// Makes new bays from a point in a bay's life.
@@ -166,7 +166,7 @@ fn incomplete(
     CoreError::new(first.code, parts.join("; "), hint)
 }
 
-/// Refuses children that this host has no memory for, before any is made.
+/// Before any child is made, refuses children that this host has no memory for now.
 fn has_room(daemon: &Daemon, parent: &BayHandle, each: u64, count: u32) -> Result<(), CoreError> {
     daemon.admission.fits(each.saturating_mul(u64::from(count))).map_err(|shortage| {
         let what = match count {

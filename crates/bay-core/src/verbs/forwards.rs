@@ -3,7 +3,7 @@
 //! ```text
 //!  open ──► event forward.open ──► lines about the bay's state ──► the client leaves, or the bay is removed
 //!   │                                                                      └──► event forward.end
-//!   └─ connect, for each TCP connection ──► guest ──► bytes both ways, until either side ends
+//!   └─ connect, for each TCP connection ──► guest ──► bytes both ways, until either side ends or the policy closes the ports
 //! ```
 //!
 //! An open forward is no use of the bay: an idle bay stops, and the forward waits for its next start. An open connection
@@ -51,8 +51,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Passes bytes between the caller and the bay until either ends. A caller that sends before it has the answer is
-    /// dropped: nothing would hold what it sends.
+    /// Passes bytes between the caller and the bay until either ends, or the bay's policy closes its ports. A
+    /// caller that sends before it has the answer is dropped: nothing would hold what it sends.
     pub async fn serve(self, caller: Upgraded) {
         let caller = match caller.downcast::<TokioIo<UnixStream>>() {
             Ok(unix) if unix.read_buf.is_empty() => return self.pass(unix.io.into_inner()).await,
@@ -80,7 +80,7 @@ impl Connection {
     }
 }
 
-/// Opens a forward, and returns its lines. It ends when the client drops them.
+/// Opens a forward, and returns its lines. It ends when the client drops them, or the bay is removed.
 pub async fn open(
     daemon: &Arc<Daemon>,
     who: &Principal,

@@ -58,14 +58,14 @@ pub async fn import(
     to_the_end(async move { Ok(import_image(&daemon, import, who, reporter).await?.0) }).await
 }
 
-/// Removes an image that no bay uses.
+/// Removes an image, unless a bay uses it.
 pub async fn remove(daemon: &Arc<Daemon>, who: &Principal, given: &str) -> Result<(), CoreError> {
     daemon.permit(who, Verb::ImageDelete)?;
     let (daemon, who, given) = (Arc::clone(daemon), *who, given.to_owned());
     to_the_end(async move { remove_image(&daemon, given, who).await }).await
 }
 
-/// Removes images that no bay uses.
+/// Removes images that no bay uses: all, or those that the request selects. With `dry_run`, only lists them.
 pub async fn prune(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -109,7 +109,8 @@ async fn unused(daemon: &Daemon, prune: &ImagePrune) -> Result<Vec<ImageView>, C
     Ok(unused.filter(|image| image.bays == 0).collect())
 }
 
-/// Removes images one after the other. A bay of another daemon may have taken one meanwhile; that one stays.
+/// Removes images one after the other. A bay of another daemon may have taken one meanwhile. That one stays,
+/// although an event says that it is removed.
 async fn remove_all(daemon: &Daemon, images: Vec<ImageView>, by: &str) -> Result<Vec<ImageView>, CoreError> {
     let mut removed = Vec::new();
     for image in images {
@@ -125,7 +126,8 @@ async fn remove_all(daemon: &Daemon, images: Vec<ImageView>, by: &str) -> Result
     Ok(removed)
 }
 
-/// A new bay never starts from a superseded image: names and sources mean the newest.
+/// Whether a newer image has the same name and source. A new bay then starts from this one only if the request
+/// names its id, or another bay to begin from: names and sources mean the newest.
 fn is_superseded(image: &ImageView, all: &[ImageView]) -> bool {
     all.iter().any(|newer| {
         newer.name == image.name
@@ -157,7 +159,7 @@ pub(crate) fn remove_superseded_soon(daemon: &Arc<Daemon>) {
                     tracing::info!(image = %image.id, name = %image.name, "a superseded image was removed");
                 }
             }
-            // The removal of the next bay, or the next start, tries again.
+            // The next import, the next removal of a bay, or the next start of the daemon tries again.
             Err(error) => tracing::info!(message = %error.message, "superseded images stay for now"),
         }
     });

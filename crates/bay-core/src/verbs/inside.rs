@@ -1,12 +1,12 @@
-//! Requests that the processes of a bay send to the daemon through their guest. They may do to their own bay what
-//! costs others nothing: list its checkpoints, read its egress rules, make checkpoints, restore one, compare. The
-//! daemon also decides by the rules on commands whether a bay may define a service.
+//! Requests that the processes of a bay send to the daemon through their guest. They may do this to their own bay:
+//! list its checkpoints, read its egress rules, make checkpoints, restore one, compare. The daemon also decides by
+//! the rules on commands, and asks a person if they say so, whether the guest may define a service.
 //!
-//! The guest is hostile and can send requests at any rate. The daemon answers one request of a bay at a time, with a
-//! [`PAUSE`] between two changes. It works for the bay no more than the bay's share of a processor, and changes
-//! nothing that does not fit into the bay's share of the record (both in [`crate::inside_requests`]). Changes that processes
-//! make with the guest alone are only recorded here: [`NOTES`] within [`NOTES_WITHIN`]. The rest is counted, and the
-//! count is one event.
+//! The guest may be hostile and can send requests at any rate. The daemon answers one request of a bay at a time,
+//! with a [`PAUSE`] before a change and before a comparison. In the long run it works for the bay no more than the
+//! bay's share of a processor, and it makes no change once the bay's share of the record is used up (both in
+//! [`crate::inside_requests`]). Changes that processes make with the guest alone are only recorded here: [`NOTES`]
+//! within [`NOTES_WITHIN`]. The rest is counted, and the count is one event.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -35,23 +35,24 @@ use crate::inside_requests::record_share::used_up;
 use crate::inside_requests::{Noted, cost};
 use crate::registry::BayHandle;
 
-/// The pause between two changes of one bay that its own processes requested.
+/// How long after the answer to a bay's last request the next one begins, if that is a change, a comparison, or
+/// refused for the bay's share.
 const PAUSE: Duration = Duration::from_millis(500);
-/// After a restore was announced, how long a process has to print that.
+/// After a restore was announced, how long the process that requested it has to print that.
 const READ_WITHIN: Duration = Duration::from_millis(300);
 /// How many changes by the bay itself are recorded singly within [`NOTES_WITHIN`]. Further ones are counted.
 const NOTES: u32 = 60;
 const NOTES_WITHIN: Duration = Duration::from_secs(60);
 /// How long further changes are counted before the count becomes an event.
 const LEFT_OUT_WITHIN: Duration = Duration::from_secs(10);
-/// The longest comparison for a bay: what its guest accepts as one answer.
+/// The most bytes of lines in a comparison for a bay. The lines after that are left out.
 const MAX_DIFF_BYTES: usize = 4 << 20;
-/// How long a comparison for a bay may take.
+/// How long a comparison for a bay may take, its wait for a turn included.
 const DIFF_WITHIN: Duration = Duration::from_secs(60);
 /// How many comparisons for bays run at the same time. Operators have turns that no bay can take.
 static DIFFS: Semaphore = Semaphore::const_new(super::diff::MAX_DIFFS / 2);
-/// The most checkpoints of a bay that its own processes made. The limit for all is higher, so the operator can make
-/// more.
+/// If a bay has so many checkpoints by its own processes, they can request no more. The limit for all is higher, so
+/// the operator can make more.
 const MAX_FROM_INSIDE: usize = 200;
 
 /// Queues a request, unless too many wait already. Returns whether it was queued.
@@ -131,7 +132,7 @@ async fn answer(handle: &BayHandle, id: u64, outcome: Result<Value, CoreError>) 
     let _ = handle.guest.bytes(Method::POST, &format!("/v1/asks/{id}"), body.into(), ANSWER_WITHIN).await;
 }
 
-/// What a process of the bay can do itself. Of everything else it can only hear from the operator.
+/// The commands of hints that a process of the bay can run itself. It gets no other command in a hint.
 fn words(action: &Action) -> Option<String> {
     let command = match action {
         Action::ListCheckpoints(_) => "`bay-ctl checkpoints`",
@@ -141,8 +142,8 @@ fn words(action: &Action) -> Option<String> {
     Some(command.to_owned())
 }
 
-/// A restore ends the process that requests it. So it is answered as soon as nothing can fail any more, and done when
-/// the process had time to read the answer.
+/// A restore ends the process that requests it. So it is answered when the bay's present files are a checkpoint,
+/// and done when the process had time to read the answer. If the restore fails after that, only the log has it.
 async fn restore(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, checkpoint: CheckpointName) {
     let (who, bay) = (Principal::bay(handle.id), handle.id.to_string());
     let tell = |before: Result<CheckpointView, CoreError>| async {
@@ -160,7 +161,7 @@ async fn restore(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, checkpo
     }
 }
 
-/// The answer to a request other than a restore, and its cost.
+/// The answer to a request other than a restore, and what it is charged.
 async fn grant(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
@@ -257,7 +258,7 @@ async fn compare(
                 Found::Told(Told::Progress(_)) => return going_on(until),
             };
             let size = serde_json::to_vec(&line).map_or(usize::MAX, |line| line.len());
-            // After something large was left out, nothing small is added: the answer is always a beginning.
+            // After something large was left out, nothing small is added: the lines are a beginning of the whole.
             match room.checked_sub(size).filter(|_| !found.cut) {
                 Some(left) => {
                     room = left;
@@ -307,7 +308,8 @@ fn going_on(until: Instant) -> ControlFlow<()> {
     if Instant::now() < until { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }
 
-/// Records what the bay's own processes changed. Returns whether the change was meaningful.
+/// Records what the bay's own processes changed. Returns false if it has no event of its own: it came too fast, or
+/// the bay's share of the record is used up.
 pub(crate) async fn changed(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, change: InsideChange) -> bool {
     let who = Principal::bay(handle.id);
     if daemon.permit(&who, Verb::ChangeReport).is_err() {
@@ -327,7 +329,7 @@ pub(crate) async fn changed(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, chang
     }
     match handle.inside.record.has_room(&daemon.store, handle.id).await {
         Ok(true) => noted.full = false,
-        // Recorded once. From then on none of the bay's changes is recorded.
+        // That the share is used up is recorded once. None of the bay's changes is recorded then.
         Ok(false) if noted.full => return false,
         Ok(false) => {
             noted.full = true;
@@ -354,7 +356,7 @@ async fn write(daemon: &Daemon, handle: &BayHandle, draft: &Draft) {
     }
 }
 
-/// An event for changes that have none of their own.
+/// The event for changes that have none of their own.
 fn left_out(count: u64, why: Option<&str>) -> Draft {
     let within_s = LEFT_OUT_WITHIN.as_secs();
     let (why, by) = (why.map(str::to_owned), INSIDE.to_owned());

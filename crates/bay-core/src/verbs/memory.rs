@@ -46,7 +46,8 @@ impl Obstacles {
     }
 }
 
-/// Checks whether the memory of a bay can be captured, while the bay runs, and returns the order to capture it.
+/// Checks, while the bay runs, whether its memory can be captured, and returns the order to capture it. A capture
+/// may still fail.
 pub(super) async fn order(
     daemon: &Daemon,
     backend: &dyn Backend,
@@ -93,7 +94,8 @@ pub(crate) async fn abandon(daemon: &Daemon, handle: &BayHandle, row: &BayRow) -
     handle.backend.abandon(&order).await.map_err(|e| refusal(&e))
 }
 
-/// How many bytes of memory a restore of this checkpoint needs. An error if this host cannot restore it.
+/// How many bytes of memory the restored processes of this checkpoint need. An error if this host cannot restore
+/// them.
 pub(super) async fn restorable_bytes(handle: &BayHandle, point: At) -> Result<u64, CoreError> {
     handle.backend.can_restore(point).await.map_err(|e| refusal(&e))?;
     handle.with_files(move |files| files.checkpoint_memory_bytes(point)).await

@@ -1,5 +1,6 @@
-//! `GET /metrics`: all counters in one answer. Labels are states, reasons and names of bays. So there are never more
-//! series than bays, of which at most [`MAX_BAYS`] have series of their own.
+//! `GET /metrics`: all counters in one answer. Apart from the names of bays, labels have only values that this file
+//! or its types list. So the number of series is bounded: a fixed number for the daemon, and some for each of up to
+//! [`MAX_BAYS`] bays.
 
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ const STATES: [State; 8] = [
     State::Deleting,
 ];
 
-/// One bay's numbers of the same moment.
+/// The numbers of one bay as they were measured last.
 struct Bay {
     name: String,
     stats: Option<BayStats>,
@@ -222,7 +223,7 @@ fn egress(all: &mut Exposition, counters: &EgressCounters) {
 
 /// Dropped packets of bays whose egress is open.
 fn dropped(all: &mut Exposition, handles: &[Arc<BayHandle>]) {
-    let help = "Packets that are neither TCP nor a question for a name, since the bay started.";
+    let help = "Dropped packets since the bay started: neither TCP nor DNS, or DNS above its limit.";
     let mut family = all.family("workbay_bay_egress_dropped_total", Kind::Counter, help);
     for handle in handles.iter().take(MAX_BAYS) {
         let Some(open) = handle.egress() else { continue };
@@ -235,7 +236,7 @@ fn dropped(all: &mut Exposition, handles: &[Arc<BayHandle>]) {
     }
 }
 
-/// The daemon itself, under the names that every exporter uses.
+/// The daemon itself, under the names that Prometheus recommends for every process.
 fn process(all: &mut Exposition, daemon: &Daemon) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if let Some(kib) = status

@@ -1,4 +1,4 @@
-//! What the verbs do, one module per noun, for every front.
+//! What the verbs do, for every front.
 
 use std::sync::Arc;
 

@@ -14,7 +14,8 @@ use crate::authorize::Verb;
 use crate::channel::{ANSWER_WITHIN, plain_text};
 use crate::daemon::Daemon;
 
-/// The most listening sockets that are passed on. The guest reports no more than this.
+/// The most listening sockets that are passed on. Workbay's guest reports no more. The list of a hostile one is
+/// cut.
 const MAX_PORTS: usize = 1024;
 
 /// The guest's list, with the numbers and names of commands and services.

@@ -1,4 +1,4 @@
-//! Asking a person: joins a question that is open or answered already, or makes a new one.
+//! Asking a person: finds a question that covers the request, open or answered, or makes a new one.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -36,7 +36,7 @@ pub(crate) async fn ask(
     Ok(daemon.approvals.wait(question, policy, hold_until).await)
 }
 
-/// Makes a new question. The inner error says why it must not be asked.
+/// Makes a new question, unless another request made it meanwhile. The inner error says why it must not be asked.
 async fn make(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
@@ -59,7 +59,7 @@ async fn make(
     }
     let mut card = Approval { differs, ..new.card.clone() };
     if new.checkpoint && before.is_some() {
-        // The same was asked before. A denial restores the bay as it was then.
+        // The same was asked before. A denial with a rollback restores the bay as it was then.
         card.checkpoint = before;
     } else if new.checkpoint {
         match checkpoint(daemon, handle, &card).await {

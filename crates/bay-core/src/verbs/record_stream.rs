@@ -72,7 +72,7 @@ fn checked_limit(limit: Option<u32>) -> Result<(), CoreError> {
 /// Which part of a bay's record a reader requested.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
-    /// Only lines after this one.
+    /// Only lines of events after this number.
     pub since: u64,
     /// Only lines from this time on.
     pub from: Option<Timestamp>,

@@ -1,5 +1,5 @@
 //! What the record still knows of bays that were removed: their names, who removed them, and their commands. Their
-//! rows and output are gone, and their files too unless the workspace was kept.
+//! rows and output are gone, and so are their files, except a workspace that was kept.
 
 use bay_store::{Store, StoreError};
 use bay_types::bay::BayRemoved;
@@ -58,7 +58,8 @@ pub(super) async fn name_of(store: &Store, id: BayId) -> Option<BayName> {
     of_event(ends.first()?).map(|bay| bay.name)
 }
 
-/// The commands of a removed bay, by its id, as the record has them. `unknown` is why no bay was found.
+/// The commands of a removed bay, by its id, as the record has them: the newest [`KEPT`]. `unknown` is why no bay
+/// was found.
 pub(super) async fn execs(
     daemon: &Daemon,
     given: &str,

@@ -21,7 +21,7 @@ use crate::daemon::Daemon;
 use crate::progress::ProgressReporter;
 use crate::verbs::images::some;
 
-/// The longest bundle: more than the largest repository, and less than a disk.
+/// The longest bundle that is accepted: more than the largest repositories that are usual.
 const MAX_BUNDLE: u64 = 64 << 30;
 /// How many pieces of a bundle wait between the network and git.
 const IN_FLIGHT: usize = 16;
@@ -55,8 +55,8 @@ fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Returns whether the cache has the offered commit. If not, returns the newest branch tips in the cache, which a bundle
-/// can leave out.
+/// Returns whether the cache has the offered commit. If not, returns the newest branch tips in the cache, which a
+/// bundle can leave out. If the repository is not cached, an empty one is made for it.
 pub async fn offer(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -67,7 +67,8 @@ pub async fn offer(
     to_the_end(async move { compare_offer(&daemon, offer).await }).await
 }
 
-/// Receives a bundle of commits. If the stream ends with an error, it was cut short, and nothing of it is kept.
+/// Receives a bundle of commits. If the stream ends with an error, or is longer than [`MAX_BUNDLE`], the upload
+/// counts as cut short and nothing of it is kept.
 pub async fn upload(
     daemon: &Arc<Daemon>,
     who: &Principal,

@@ -1,4 +1,4 @@
-//! Setting, rotating and removing secrets, each with its event. No event has a value in it.
+//! Showing, setting, rotating and removing secrets. Each change has its event. No event has a value in it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -269,7 +269,7 @@ async fn remove_secret(
     let _changing = vault.changing.lock().await;
     let secret = vault.find(&name)?;
     record(&daemon, event::secret::SecretRemoved { name: name.clone(), by: caller.by() }).await?;
-    // A server may have kept the value. Whatever happens to the files, no bay gets it any more.
+    // A server may have kept the value. Whatever happens to the files, this daemon gives it to no bay any more.
     let remembered = vault.remember(&secret);
     vault.take_out(&name);
     let (dir, view) = (vault.dir(), secret.view());

@@ -1,5 +1,6 @@
-//! The verbs on services, which the guest owns. A request is recorded before it is passed on. The guest
-//! reports the states that a service reaches, and they are recorded afterwards.
+//! The verbs on services, which the guest owns. A requested change is recorded before it is passed on. The guest
+//! reports the states that a service reaches, and they are recorded afterwards, up to [`STATES`] of a bay within
+//! [`STATES_WITHIN`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +52,7 @@ fn path(name: &ServiceName, rest: &str) -> String {
     format!("/v1/services/{name}{rest}")
 }
 
-/// A guest's view, made safe to pass on: it has the requested name, and plain text.
+/// A guest's view with its reason as plain text. The definition in it is passed on as the guest sends it.
 fn made_safe(mut view: ServiceView) -> ServiceView {
     view.reason = plain_text(&view.reason);
     view
@@ -70,7 +71,8 @@ async fn note(daemon: &Daemon, handle: &BayHandle, event: ServiceEvent) -> Resul
     Ok(())
 }
 
-/// A bay's services: from the guest if it runs, otherwise as the guest stored them on the disk.
+/// A bay's services: from the guest if the bay runs. If the bay is stopped or failed, as the guest stored them on
+/// the disk. In any other state it is an error.
 pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<ServiceView>, CoreError> {
     let handle = daemon.bay_for(who, Verb::ServiceList, bay)?;
     views(daemon, &handle).await
@@ -86,8 +88,8 @@ pub async fn show(
     view(daemon, &handle, &name(service)?).await
 }
 
-/// Defines a service or replaces its definition, after the rules on commands, and a person if they say so, allow its
-/// commands. Repeating this is harmless. If the client leaves while a person is asked, nothing is defined.
+/// Defines a service or replaces its definition, after the rules on commands, and a person if they say so, allow
+/// its commands. If the client leaves while a person is asked, nothing is defined.
 pub async fn define(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -150,7 +152,8 @@ pub async fn delete(
     to_the_end(async move { remove(&daemon, &handle, &name, who).await }).await
 }
 
-/// The log of a service from an offset on, as frames: from the guest if it runs, otherwise from the disk.
+/// The log of a service from an offset on, as frames: from the guest if the bay runs, otherwise from the disk. Only
+/// a log of a running bay can be followed.
 pub async fn output(
     daemon: &Daemon,
     who: &Principal,
@@ -248,8 +251,8 @@ async fn set_definition(
     about(view, name)
 }
 
-/// The event of a requested verb.
-/// Records the state that a service reached, as its guest reports it. Returns whether it was recorded.
+/// Records the state that a service reached, as its guest reports it. Returns false if it is not recorded because
+/// the bay reached too many states.
 pub(crate) async fn reached(daemon: &Daemon, handle: &BayHandle, reached: ServiceReached) -> bool {
     if daemon.permit(&Principal::bay(handle.id), Verb::ChangeReport).is_err() {
         return false;
@@ -263,6 +266,7 @@ pub(crate) async fn reached(daemon: &Daemon, handle: &BayHandle, reached: Servic
     true
 }
 
+/// The event of a requested verb.
 pub(super) fn asked(name: ServiceName, verb: ServiceVerb, by: String) -> ServiceEvent {
     let service = name.into();
     match verb {

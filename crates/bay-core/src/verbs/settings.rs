@@ -37,7 +37,7 @@ async fn change_settings(
     if change.is_empty() {
         return Err(CoreError::new(
             ErrorCode::InvalidInput,
-            "no limit to change was given",
+            "no setting to change was given",
             Hint::new("name a limit, such as {}", [Action::SetMemoryLimit((&handle.name).into())]),
         ));
     }

@@ -9,7 +9,8 @@ use bay_types::checkpoint::Point;
 
 use crate::daemon::Daemon;
 
-/// How a bay is started, or was started.
+/// How a bay is started now: its row, with the present secrets, certificate and SSH settings. A capture of its
+/// memory describes the bay in the same way.
 pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpec, CoreError> {
     let limits = started_with(&row.spec.limits);
     let secrets = daemon.secrets.delivered(row).unwrap_or_else(|error| {

@@ -1,5 +1,5 @@
-//! What all bays use at one moment. One measurement serves all requests within [`FRESH_FOR`], so many viewers cost no
-//! more than one.
+//! What all bays use now. One measurement serves all requests within [`FRESH_FOR`], so many viewers cost no more
+//! than one. The disks are counted seldom, so their numbers are older.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,12 +13,13 @@ use tokio::time::Instant;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
-/// How old an answer may be.
+/// How long an answer is used again.
 const FRESH_FOR: Duration = Duration::from_millis(200);
-/// Counting a bay's disk without quotas reads all its extents, so it is done this seldom, one bay at a time.
+/// How long the count of all disks is used again. Counting a disk without quotas reads all its extents, so the
+/// disks are counted one at a time, and only if somebody asks.
 const DISK_EVERY: Duration = Duration::from_secs(15);
 
-/// All bays and the host, as of now or a moment ago.
+/// All bays and the host, as of now or up to [`FRESH_FOR`] ago.
 pub(super) async fn top(daemon: &Arc<Daemon>) -> Arc<Top> {
     let mut last = daemon.last_usage.last.lock().await;
     if let Some((at, top)) = &*last

@@ -130,7 +130,8 @@ async fn send_test(daemon: &Daemon, id: &str) -> Result<Delivery, CoreError> {
     })
 }
 
-/// Sends messages about every change of an approval. Never returns.
+/// Queues a message for each webhook when an approval changes. If too many change at once, some changes have no
+/// message, and each webhook counts them as lost.
 pub(crate) async fn follow(daemon: Arc<Daemon>) {
     let mut changed = daemon.approvals.watch();
     loop {

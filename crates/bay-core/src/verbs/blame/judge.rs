@@ -1,4 +1,4 @@
-//! From what was found to a list of findings: pure, bounded, the most likely cause first.
+//! From what was found to a list of findings: pure, bounded, the kinds of causes in a fixed order.
 
 use bay_text::clip;
 use bay_types::ExecId;
@@ -25,8 +25,8 @@ pub(super) struct Evidence {
     pub(super) missing: Option<MissingCommand>,
 }
 
-/// The findings, the most likely first. What is counted for the exec alone is not more likely than what is counted for
-/// the bay: a killed compiler that also sent a report was killed.
+/// The findings, those first that usually explain a failure better. Limits of the bay come before refusals of the
+/// exec: if a compiler sent a report that was refused, and was killed for lack of memory, the memory explains it.
 pub(super) fn judge(exec: ExecId, limits_hit: &[LimitHit], found: Evidence) -> Vec<Blame> {
     let mut blame = Vec::new();
     let hit = |limit| limits_hit.contains(&limit);
@@ -62,7 +62,8 @@ fn fails(service: &ServiceView) -> bool {
         )
 }
 
-/// The refusals of this exec, one for each destination and reason, newest first.
+/// The refusals of this exec, one for each host and port, newest first. The others with the same destination are
+/// only counted.
 fn refusals(exec: ExecId, events: &[Event], no_policy: bool) -> Vec<Refused> {
     let mut all: Vec<(String, Refused)> = Vec::new();
     for event in events {
@@ -80,7 +81,7 @@ fn refusals(exec: ExecId, events: &[Event], no_policy: bool) -> Vec<Refused> {
     all.into_iter().map(|(_, refused)| refused).collect()
 }
 
-/// The refusal, with the destination that it shares with others like it.
+/// The refusal, with its destination, by which refusals are grouped.
 fn refused(decision: u64, said: &EgressEvent, no_policy: bool) -> Option<(String, Refused)> {
     let (host, port, request, reason, asked) = match said {
         EgressEvent::Decided(decided) if decided.outcome == Field::Is(Outcome::Allow) => return None,

@@ -8,8 +8,9 @@
 //!  the end of its output, package lists ────┘
 //! ```
 //!
-//! Nothing is looked for after a success. A search that takes too long is given up: the record of an end does not wait
-//! for a bay that is slow on purpose.
+//! Nothing is looked for after a success, or if somebody ended the command or its guest is gone. A search that
+//! takes too long is given up, with everything that it found: the record of an end does not wait for a bay that is
+//! slow on purpose. Only the limits that were reached are then reported.
 
 mod disk;
 mod judge;
@@ -35,7 +36,7 @@ use judge::Evidence;
 
 /// How long the search may delay the record of an end.
 const SEARCH_WITHIN: Duration = Duration::from_secs(1);
-/// How many of the newest events of the bay are searched for refusals.
+/// How many of the newest events of the bay are searched for refusals, at most.
 const AMONG_EVENTS: u32 = 4096;
 /// How many refusals of one exec are read.
 const MAX_REFUSALS: u32 = 64;
@@ -44,7 +45,8 @@ const OUTPUT_TAIL: u64 = 4096;
 /// The exit code by which a shell reports that a program was not found.
 const NOT_FOUND: i32 = 127;
 
-/// Whether a command ended in a way that findings can explain. A person who ended it needs no explanation.
+/// Whether a command failed by itself. If somebody killed it or stopped the bay, or its guest is gone, findings
+/// explain nothing.
 fn is_failure(exit: Exit) -> bool {
     match exit.reason {
         EndReason::Exited => exit.code != Some(0),
@@ -102,7 +104,7 @@ async fn disk_is_full(daemon: &Daemon, handle: &BayHandle) -> bool {
     tokio::task::spawn_blocking(move || disk::is_full(&state)).await.unwrap_or(false)
 }
 
-/// The program that a shell, or the guest, did not find.
+/// The program that a shell, or the guest, probably did not find.
 async fn missing(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit: Exit) -> Option<MissingCommand> {
     if exit.code != Some(NOT_FOUND) {
         return None;
@@ -110,7 +112,7 @@ async fn missing(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit: Exit) ->
     let row = daemon.store.exec_get(handle.id, id).await.ok()??;
     let name = match named_in_output(daemon, handle, &row).await {
         Some(name) => name,
-        // The guest did not find the program itself: there is no output.
+        // Without a complaint in the output, the guest itself probably did not find the program.
         None => missing_command::plain_name(row.spec.argv.first()?)?.to_owned(),
     };
     Some(about(daemon, handle, name).await)
@@ -132,7 +134,8 @@ async fn about(daemon: &Daemon, handle: &BayHandle, command: String) -> MissingC
         reachable: Reachable::NoPolicy,
         as_root: row.spec.user.is_some(),
     };
-    // The image `host` has the host's programs. A program is installed on the host, and then in every bay.
+    // The image `host` has the host's programs. A program is installed on the host, and comes into bays with the
+    // next import of that image.
     if row.spec.image == "host" {
         return missing;
     }

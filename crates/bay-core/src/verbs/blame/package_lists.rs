@@ -1,4 +1,4 @@
-//! How the image of a bay gets packages, and which of them has a program.
+//! How the root of a bay gets packages, and which of them probably has a program.
 //!
 //! The root filesystem is hostile: root in the bay writes it. Every path is resolved inside of it, only regular files are
 //! read, and the number of files, the length of a line and the sum of all bytes have bounds. What is found is only shown.
@@ -18,15 +18,15 @@ use super::missing_command::plain_name;
 const APT_LISTS: &str = "var/lib/apt/lists";
 /// How many entries of the directory of lists are looked at.
 const MAX_ENTRIES: usize = 512;
-/// How many bytes of all lists together are read. The main list of a distribution has about 50 MiB.
+/// The most bytes of all lists together that are read. The main list of a distribution has about 50 MiB.
 const MAX_BYTES: u64 = 96 << 20;
-/// The part of a line that is looked at.
+/// Longer lines are read in parts of this length.
 const MAX_LINE: u64 = 4096;
 /// How many packages are reported for one program.
 const MAX_PACKAGES: usize = 3;
 
-/// Programs whose package in Debian and Ubuntu has another name. Lists of packages have no names of programs, so this
-/// has what agents miss most.
+/// Programs whose package in Debian and Ubuntu has another name. Lists of packages have no names of programs, so
+/// this table has some that agents often miss.
 const OTHER_NAMES: &[(&str, &str)] = &[
     ("ag", "silversearcher-ag"),
     ("cc", "gcc"),
@@ -54,9 +54,9 @@ const OTHER_NAMES: &[(&str, &str)] = &[
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) manager: PackageManager,
-    /// A request that the package manager sends.
+    /// A request to the usual server of the distribution. The image may use another one.
     pub(super) server: &'static str,
-    /// Packages that have the program.
+    /// Packages that have the program, or probably have it because of their name.
     pub(super) packages: Vec<String>,
 }
 

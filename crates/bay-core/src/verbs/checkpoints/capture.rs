@@ -3,9 +3,9 @@
 //! ```text
 //!  flush ──► freeze ──► snapshot root, workspace, state ──► thaw ──► put in place ──► one transaction: row and event
 //! ```
-//! An event records the intent before anything is done, and another event records a failure. The row comes last, so a
-//! listed checkpoint is complete. If the daemon dies on the way, the next one records the failure, removes files without
-//! a row, and thaws the bay because it should run.
+//! A bay that does not run is not frozen. An event records the intent before anything is done, and another event
+//! records a failure. The row comes last, so a listed checkpoint is complete. If the daemon dies on the way, the
+//! next one records the failure, removes files without a row, and thaws the bay because it should run.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -236,7 +236,7 @@ async fn with_memory(
     }
 }
 
-/// Takes snapshots of the files while the bay is frozen. Returns for how long it was frozen.
+/// Takes snapshots of the files. A running bay is frozen meanwhile. Returns for how long it was frozen.
 async fn files_only(daemon: &Daemon, handle: &BayHandle, row: &BayRow) -> Result<Duration, CoreError> {
     let id = row.id;
     handle.with_files(move |files| files.checkpoint_prepare(id)).await?;

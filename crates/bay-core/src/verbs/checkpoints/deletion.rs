@@ -14,8 +14,9 @@ use super::{find, names, retention};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
-/// Runs after every checkpoint: removes automatic ones that are no longer needed, as far as `caller` may remove them, and
-/// shows the newest ones to the bay. The new checkpoint is complete, so a failure here is only logged.
+/// Runs after every checkpoint: removes automatic ones that are no longer needed and not in use, as far as `caller`
+/// may remove them, and shows the newest ones to the bay. The new checkpoint is complete, so a failure here is only
+/// logged.
 pub(super) async fn thin(
     daemon: &Daemon,
     handle: &Arc<BayHandle>,

@@ -16,7 +16,8 @@ use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 use crate::verbs::bays::{misfit, not_deleting, reach, starts_it};
 
-/// Writes the memory of a bay to disk and ends its processes. The memory stays until the bay is resumed, stopped or removed.
+/// Writes the memory of a bay to disk and ends its processes. The checkpoint with it cannot be deleted while the
+/// bay is paused on it.
 pub(in crate::verbs) async fn pause_to_disk(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,

@@ -1,5 +1,5 @@
-//! Restoring a bay to a checkpoint, and promoting a bay: the state of one bay replaces that of another. Both first make a
-//! checkpoint of what they replace.
+//! Restoring a bay to a checkpoint, and promoting a bay: the files of one bay replace those of another. Both first
+//! make a checkpoint of the files that they replace, without the memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(in crate::verbs) async fn restore_to(
     Ok(Restored { bay, before })
 }
 
-/// The first half of a restore: if the bay can be restored to `name`, its present state becomes a checkpoint.
+/// The first half of a restore: if the bay can be restored to `name`, its present files become a checkpoint.
 pub(super) async fn keep_present_state(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
@@ -61,8 +61,8 @@ pub(super) async fn replace_state(
     request_restore(daemon, handle, point, memory, draft, caller).await
 }
 
-/// Refuses memory that this host cannot restore or has no room for, while the bay still runs. The bay's own memory will
-/// be free by then.
+/// Refuses memory that this host cannot restore or has no room for, while the bay still runs. The memory that the
+/// bay uses now counts as free.
 async fn require_restorable(daemon: &Daemon, handle: &BayHandle, point: At) -> Result<(), CoreError> {
     let kept = memory::restorable_bytes(handle, point).await?;
     let held = handle.backend.memory_held(handle.id).await.unwrap_or(0);

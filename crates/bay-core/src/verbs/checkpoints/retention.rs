@@ -1,4 +1,5 @@
-//! Which automatic checkpoints are no longer needed. Requested checkpoints always stay.
+//! Which automatic checkpoints are no longer needed. This is decided when a checkpoint is made. Requested
+//! checkpoints are never among them.
 //!
 //! The limits hold for each [`Cause`] separately, so a bay that restores itself in a loop uses up only its own share. A new
 //! checkpoint removes only those of its own cause and of less trusted ones:
@@ -15,13 +16,14 @@ use bay_types::CheckpointName;
 use bay_types::principal::{APPROVAL, INSIDE};
 use jiff::{SignedDuration, Timestamp};
 
-/// So many of the newest automatic checkpoints of each cause always stay: they can undo what happened last.
+/// So many of the newest automatic checkpoints of each cause stay, however old they are: they can undo what
+/// happened last.
 const ALWAYS_KEPT: usize = 3;
-/// The most automatic checkpoints of one bay and one cause.
+/// The most automatic checkpoints of one bay and one cause, without those that are promised (see [`dispensable`]).
 const MOST: usize = 20;
-/// Older automatic checkpoints are removed.
+/// Older automatic checkpoints are removed, except the newest [`ALWAYS_KEPT`] and promised ones.
 const LONGEST: SignedDuration = SignedDuration::from_hours(7 * 24);
-/// If less than one part in this many of the pool is free (an eighth), only [`ALWAYS_KEPT`] stay.
+/// If less than one part in this many of the pool is free (an eighth), only [`ALWAYS_KEPT`] and promised ones stay.
 const TIGHT_PART: u64 = 8;
 
 /// Who caused a checkpoint, least trusted first.

@@ -1,5 +1,5 @@
 //! The verbs on commands for fronts. The rules, and a person if they say so, decide on a command before it is
-//! recorded and started. After that, it runs to its end, also if the client leaves.
+//! recorded and started. After that, it runs on if the client leaves.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub struct Frames {
     _attached: Attached,
 }
 
-/// A bay's commands as they are now. Those of a removed bay, by its id, are what the record has.
+/// A bay's commands as they are now. For a removed bay, named by its id, the newest that the record has.
 pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<ExecView>, CoreError> {
     match daemon.bay_for(who, Verb::ExecList, bay) {
         Ok(handle) => execs::list(daemon, &handle).await,
@@ -49,8 +49,8 @@ pub async fn show(daemon: &Daemon, who: &Principal, bay: &str, exec: &str) -> Re
     }
 }
 
-/// The command with the bay's own user, unless it names one. A repeated request becomes the same command, because a bay
-/// keeps its user.
+/// The command with the bay's own user, unless it names one or the bay has none. A repeated request becomes the
+/// same command, because a bay keeps its user.
 fn as_user_of(handle: &BayHandle, mut spec: ExecSpec) -> ExecSpec {
     if spec.user.is_none() {
         spec.user = handle.row().spec.user.map(|user| user.name);
@@ -58,8 +58,8 @@ fn as_user_of(handle: &BayHandle, mut spec: ExecSpec) -> ExecSpec {
     spec
 }
 
-/// Starts a command without a client attached. Repeating this is harmless. If the client leaves while the command
-/// waits for an approval, the command is not started.
+/// Starts a command without a client attached. A repeated request with the same id is for the same command. If the
+/// client leaves while the command waits for an approval, the command is not started.
 pub async fn start(
     daemon: &Arc<Daemon>,
     who: &Principal,
@@ -94,7 +94,9 @@ pub async fn start_attached(
     Ok(frames(guest, attached))
 }
 
-/// Asks a person about a command in any case, and returns when it is allowed. The command is not started.
+/// Asks a person about a command even if no rule asks, and returns when it may start. A rule that denies it still
+/// does, and a command that has an allow or was started before is not asked about again. The command is not
+/// started.
 pub async fn ask(daemon: &Arc<Daemon>, who: &Principal, bay: &str, spec: &ExecSpec) -> Result<(), CoreError> {
     let handle = daemon.bay_for(who, Verb::ExecStart, bay)?;
     let spec = as_user_of(&handle, spec.clone());
@@ -121,7 +123,8 @@ fn frames(guest: FrameStream, attached: Attached) -> Frames {
     Frames { stream: TokioIo::new(upgraded), received, _attached: attached }
 }
 
-/// The output of a command from a byte on, as frames: from the guest if it runs, otherwise from the disk.
+/// The output of a command from a byte on, as frames: from the guest if the bay runs and the guest has it,
+/// otherwise from the disk. The output of a running command cannot be followed while its bay is paused.
 pub async fn output(
     daemon: &Daemon,
     who: &Principal,

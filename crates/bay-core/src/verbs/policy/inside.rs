@@ -1,5 +1,6 @@
-//! The part of its policy that a bay may see. It learns what it may do, and nothing of the host: no paths, no places
-//! of rules, no reasons that an operator wrote for others.
+//! The part of its policy that a bay may see: the names of its policies, its rules and grants on traffic, and the
+//! ports of the host that are open to it. It learns no paths of the host, no places of rules, and no reasons that
+//! an operator wrote for others. Rules on commands are left out.
 
 use bay_policy::Outcome;
 use bay_policy::show;

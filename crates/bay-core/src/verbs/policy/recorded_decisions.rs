@@ -5,7 +5,8 @@
 //! | `egress.decided` | `request` (one line), `outcome`, `explanation`, `by`                                     |
 //! | `egress.refused` | `what`, `host`, `port`, `why`, `by`: there was no request to decide on                   |
 //!
-//! A bay chose much of their text. It is bounded and made harmless, and only shown.
+//! A bay chose much of their text. It is bounded and made harmless. It is shown, and compared with rules, and never
+//! changes a policy.
 
 use std::collections::HashSet;
 
@@ -24,7 +25,8 @@ use crate::channel::plain_text;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
-/// The most refusals that are learned from at once, the newest ones.
+/// The most recorded decisions that are searched for refusals to learn from, the newest ones, allowed requests
+/// included.
 const MAX_REFUSALS: u32 = 10_000;
 /// The most requests in an answer that cannot be learned from.
 const MAX_NOT_LEARNED: usize = 200;
@@ -164,7 +166,7 @@ fn of_connection(what: Option<Refusal>) -> &'static str {
     }
 }
 
-/// Recorded requests, each once, the newest first.
+/// The requests of the newest `limit` decisions, each once, the newest first.
 pub(super) async fn requests(
     daemon: &Daemon,
     handle: &BayHandle,
@@ -180,7 +182,7 @@ pub(super) async fn requests(
     Ok(requests.filter(|request| seen.insert(request.to_string())).collect())
 }
 
-/// The narrowest rules for the bay's own layer that would have allowed the refused requests.
+/// The narrowest rules for the bay's own layer that would allow the refused requests, as far as rules can.
 pub(crate) async fn learn(daemon: &Daemon, handle: &BayHandle) -> Result<Lesson, CoreError> {
     let events = daemon
         .store

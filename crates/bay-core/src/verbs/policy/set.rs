@@ -343,7 +343,8 @@ fn no_grant(bay: &BayName, id: &str) -> CoreError {
     )
 }
 
-/// Revokes all grants of a bay: the processes that they were made for are gone, and the next ones must ask again.
+/// Revokes all grants of a bay that are not part of a policy, and drops its open questions and allows: the
+/// processes that they were made for are gone, and the next ones must ask again.
 pub(crate) async fn drop_grants(daemon: &Daemon, handle: &BayHandle, why: &str) -> Result<(), CoreError> {
     if daemon.store.grants_drop(handle.id, why).await.map_err(|e| e.to_api())? {
         daemon.policies.touch(handle.id);

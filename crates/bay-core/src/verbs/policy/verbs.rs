@@ -102,7 +102,7 @@ pub async fn check(
     evaluate::check(daemon, &handle, &asked.request).await
 }
 
-/// Why a recorded decision was made.
+/// Why a recorded decision was made, and what the policy of now decides about the same request.
 pub async fn explain(
     daemon: &Daemon,
     who: &Principal,
@@ -123,7 +123,7 @@ pub async fn explain(
     recorded_decisions::explain(daemon, &handle, number).await
 }
 
-/// Likely mistakes in a bay's policy.
+/// Likely mistakes in the policy in force for a bay.
 pub async fn lint(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<Finding>, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicyLint, bay)?;
     evaluate::lint(daemon, &handle).await
@@ -140,7 +140,7 @@ pub async fn diff(
     evaluate::diff(daemon, &handle, given).await
 }
 
-/// A policy that would allow the refused requests of a bay.
+/// Rules that would allow the refused requests of a bay, and the requests that no rule covers.
 pub async fn learn(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Lesson, CoreError> {
     let handle = daemon.bay_for(who, Verb::PolicyLearn, bay)?;
     recorded_decisions::learn(daemon, &handle).await

@@ -1,7 +1,8 @@
 //! `bay story`: what happened in a bay, on one page.
 //!
-//! The daemon reads the record once, and the pure rules of `bay-story` make the page of it. What the record does not have
-//! is added: the bay's present state, its costs, and what differs in its workspace, if a short comparison finds out.
+//! The daemon reads the newest part of the record once, and the pure rules of `bay-story` make the page of it. What
+//! the record does not have is added: the bay's present state, its costs, and what differs in its workspace, if a
+//! short comparison finds out.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ const MAX_EVENTS: u32 = 50_000;
 const PAGE: u32 = 512;
 /// How long a reader waits for the comparison of the workspace.
 const COMPARED_WITHIN: Duration = Duration::from_millis(150);
-/// The most traces that are collected.
+/// The most execs whose traces are collected.
 const MAX_TRACES: usize = 1000;
 
 /// The story of a bay, by its name, or by its id, which also names a removed bay.

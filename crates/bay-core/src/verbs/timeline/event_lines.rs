@@ -45,7 +45,7 @@ pub(super) fn shown<T: Display>(field: &Field<T>) -> String {
     }
 }
 
-/// `PREFIX text`, or nothing.
+/// The prefix and then the text, or nothing if the text is empty.
 pub(super) fn after(prefix: &str, said: &str) -> String {
     if said.is_empty() { String::new() } else { format!("{prefix}{}", text(said)) }
 }
@@ -58,7 +58,7 @@ pub(super) fn by(who: &str) -> String {
     after(", by ", who)
 }
 
-/// Names, as many as fit.
+/// The first names, shortened.
 pub(super) fn list(names: impl Iterator<Item = String>) -> String {
     short(&Value::Array(names.map(Value::String).collect()), TEXT)
 }

@@ -1,9 +1,9 @@
 //! `bay timeline`: the record of one bay as one ordered stream of lines.
 //!
-//! Every line is one event, unless the reader wants runs of like events folded. So the order is that of the record, a line
-//! never changes, and a reader can continue after the number of the last one. Pages are read as they are sent: neither a
-//! long life nor a slow reader costs memory. Only the last lines of a folded or filtered timeline wait in memory, because
-//! their number is known only when they are made.
+//! Every line is one event, unless the reader wants runs of like events folded. A request that was allowed has no
+//! line for its decision, only one for its end. The order is that of the record, and a reader can continue after
+//! the number of the last line. Events are read in pages, at the pace of the reader. If the reader wants only the
+//! last lines, up to [`MAX_WAITING`] of them wait in memory until they are known to be the last.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ const MAX_KINDS: usize = 32;
 pub struct Shape {
     /// Kinds of events, or areas of kinds, separated by commas.
     pub kinds: Option<String>,
-    /// Only what failed or was refused.
+    /// Only events of failures and refusals.
     pub failed: bool,
     /// Only one exec, by its id or number, and what it sent.
     pub exec: Option<String>,
@@ -165,7 +165,8 @@ async fn open(
     Ok(from)
 }
 
-/// Where to begin to have the last `most` events that a filter lets through.
+/// Where to begin to have the last `most` events that a filter lets through, or as many of them as there are among
+/// the last [`MAX_LOOKED_AT`] events.
 async fn begin_of_last(
     daemon: &Daemon,
     bay: BayId,
@@ -292,7 +293,8 @@ impl Lines<'_> {
         }
         let line = line(event, &told, descent);
         let Some(fold) = &mut self.fold else { return Ok(self.lines(vec![line]).await) };
-        // The command of an exec whose start is not in this part of the record.
+        // The start of the exec may lie before this part of the record, so its command is read from the list of
+        // execs.
         let name = match (&told.event, told.exec) {
             (EventBody::Exec(_), Some(exec)) => names.of(&self.daemon.store, self.bay, exec).await?,
             _ => None,
@@ -340,7 +342,7 @@ struct Told {
 }
 
 /// Reads an event and, for traffic, what belongs to it: the decision whose end it is, and the number of the exec.
-/// `None` if its end has a line of its own.
+/// `None` for a decision that let something out: its end has the line.
 async fn read_event(
     daemon: &Daemon,
     bay: BayId,

@@ -9,15 +9,15 @@ use bay_types::event::{Event, EventBody, SecretEvent};
 use super::super::record_stream::PAGE;
 use crate::daemon::Daemon;
 
-/// The most secrets of which the scope is remembered. The daemon has fewer.
+/// The most secrets of which the scope is remembered. A daemon has fewer at a time.
 const MAX_SECRETS: usize = 10_000;
-/// The most ancestors of a fork, whose secrets it has.
+/// The most ancestors of a fork that are considered: a fork has their secrets.
 const MAX_ANCESTORS: usize = 16;
 
 /// The scopes of secrets, built event by event.
 #[derive(Debug)]
 pub(super) struct SecretScope {
-    /// The bay and its ancestors.
+    /// The bay and its ancestors, as far as these bays still exist.
     bays: Vec<String>,
     /// Whether the bay has the secret.
     has: HashMap<String, bool>,

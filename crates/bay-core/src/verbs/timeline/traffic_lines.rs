@@ -7,21 +7,22 @@ use bay_types::event::egress::{EgressDecided, EgressEnded, EgressEvent, EgressRe
 use super::event_lines::{after, duration, shown, text};
 use crate::channel::plain_text;
 
-/// The most characters of the name of a program.
+/// The most characters of the name of a program, a service or a container.
 const PROGRAM: usize = 40;
-/// The most characters of the names in a sum.
+/// The most characters of the names listed in a line for many refusals.
 const SAMPLE: usize = 200;
 
 /// What belongs to an event of traffic and is not in its body.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
-    /// For an end: the decision that let it out.
+    /// For an end: the decision that allowed this request.
     pub(super) decided: Option<Box<EgressDecided>>,
     /// The number of the exec that caused it.
     pub(super) number: Option<u64>,
 }
 
-/// The line for an event of traffic, unless this release has none for its kind.
+/// The line for an event of traffic. `None` for look-ups, and for the opening of a gateway, which is not recorded
+/// any more: the caller then prints the generic line.
 pub(super) fn what(event: &EgressEvent, sent: &Sent) -> Option<String> {
     Some(match event {
         EgressEvent::Decided(decided) => {

@@ -16,7 +16,7 @@ const UNREADABLE: &str = "(not on record)";
 /// What an event means for the list of entries.
 #[derive(Debug)]
 pub(super) enum Meaning {
-    /// Something was let out. Its entry is shown when it is over.
+    /// Something was let out. Its entry waits for its end.
     Begun(Box<EgressEntry>),
     Whole(Box<EgressEntry>),
     /// The end of what began with this number.

@@ -1,8 +1,9 @@
 //! `bay egress`: what a bay sent and tried to send, entry by entry, from its record.
 //!
-//! Something that was let out has two events, its decision and its end, and is one entry. The entry is shown when it
-//! is over, or as under way when no other entry is left. Pages are read as they are sent, as for a timeline. Up to
-//! [`MAX_BEGUN`] entries that are not over wait in memory, and further ones are shown at once.
+//! Something that was let out has two events, its decision and its end, which make one entry. The entry is sent
+//! when it is over. If it is not over when all others were sent, it is sent as under way, and to a reader that
+//! follows again when it is over. Events are read in pages, at the pace of the reader. Up to [`MAX_BEGUN`] entries
+//! that are not over wait in memory. If there are more, the oldest is sent as it is.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -29,9 +30,9 @@ mod tests;
 use entry::Meaning;
 pub(crate) use names::ExecNames;
 
-/// How many entries wait for their end.
+/// The most entries that wait for their end.
 const MAX_BEGUN: usize = 1024;
-/// A reader that follows gets an entry that takes longer than this before it is over.
+/// A reader that follows gets an entry that takes longer than this as under way, before it is over.
 const LONG: SignedDuration = SignedDuration::from_secs(2);
 /// A decision that is younger may not be known as under way yet.
 const YOUNG: SignedDuration = SignedDuration::from_secs(5);
@@ -52,7 +53,7 @@ impl Wanted {
     }
 }
 
-/// Whether anything can leave a bay now, and how much of its traffic was not recorded singly.
+/// Whether the bay's gateway runs, and how many packets it has dropped.
 pub fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<EgressState, CoreError> {
     let open = daemon.bay_for(who, Verb::EgressShow, bay)?.egress();
     let dropped = open.as_ref().map(|open| open.dropped()).unwrap_or_default();
@@ -171,7 +172,8 @@ impl EntrySender<'_> {
             if !caught_up && !self.wanted.refused {
                 self.recall_older(begin.after).await?;
             }
-            // A list has everything that is not over. A reader that follows gets what takes long.
+            // At the first time, everything that is not over is sent. After that, a reader that follows gets what
+            // takes long.
             let at_once = !self.wanted.range.follow || !caught_up;
             caught_up = true;
             let now = Timestamp::now();

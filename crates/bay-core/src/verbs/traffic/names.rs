@@ -7,7 +7,7 @@ use bay_types::{BayId, ExecId};
 
 use crate::channel::plain_text;
 
-/// How many execs are remembered. Further ones are read again.
+/// How many execs are remembered. With one more, all are forgotten and read again when they are needed.
 const REMEMBERED: usize = 1024;
 /// How many arguments of a command are shown.
 const ARGUMENTS: usize = 16;
