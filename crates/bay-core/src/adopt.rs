@@ -1,5 +1,5 @@
-//! Adoption: what a daemon does first with the bays of an earlier daemon. It finds the bays in the store, determines
-//! the true state of each whose driver it has, and removes what belongs to no bay.
+//! Adoption: what a daemon does first with the bays of an earlier daemon. It finds the bays in the store,
+//! determines the true state of each whose driver it has, and removes what belongs to no bay.
 //!
 //! Callers see nothing before adoption is done. Bays are made in the order row, disk, runtime, and removed in the
 //! order runtime, disk, row. So a disk without a row means that the database is older than the disk, as after its
@@ -31,8 +31,8 @@ use crate::verbs::{checkpoints, memory};
 
 /// How many bays are adopted at the same time.
 const AT_ONCE: usize = 8;
-/// How long each wait for the processes of one bay may delay the daemon's readiness. It takes milliseconds, unless a
-/// process of the bay hangs in the kernel.
+/// How long each wait for the processes of one bay may delay the daemon's readiness. It takes milliseconds, unless
+/// a process of the bay hangs in the kernel.
 const IN_ORDER_WITHIN: Duration = Duration::from_secs(3);
 
 /// Why a checkpoint failed that an earlier daemon did not finish.
@@ -114,8 +114,8 @@ async fn sweep_left(backend: &Arc<dyn Backend>, left: Vec<BayId>, recorded: &Has
     }
 }
 
-/// Removes incomplete disks, and incomplete checkpoints of known bays. Of a disk that belongs to no bay, it removes all
-/// but the workspace, which gets the name `lost-…`.
+/// Removes incomplete disks, and incomplete checkpoints of known bays. Of a disk that belongs to no bay, it
+/// removes all but the workspace, which gets the name `lost-…`.
 async fn sweep_disks(
     daemon: &Daemon,
     rows: &[BayRow],
@@ -154,9 +154,9 @@ async fn sweep_files(
             with(files, move |files| files.remove(id, Some(&name))).await
         };
         match removed {
-            Ok(kept) => tracing::warn!(bay = %id, ?kept, "an incomplete disk, or one without a bay, was removed"),
+            Ok(kept) => tracing::warn!(bay = %id, ?kept, "an incomplete or unknown disk was removed"),
             Err(error) => {
-                tracing::error!(bay = %id, message = %error.message, "an incomplete disk, or one without a bay, stays");
+                tracing::error!(bay = %id, message = %error.message, "an incomplete or unknown disk could not be removed");
             }
         }
     }

@@ -36,8 +36,8 @@ use crate::{adopt, changes, ledger, notify, reconcile, verbs};
 
 /// Interval between checks of the pool's free space.
 const GROW_EVERY: Duration = Duration::from_secs(5);
-/// After so many checks in a row that found the pool roomy, it shrinks a step with each further check. Space that is
-/// free for a moment only must not cause a shrink and then a growth.
+/// After so many checks in a row that found the pool roomy, it shrinks a step with each further check. Space that
+/// is free for a moment only must not cause a shrink and then a growth.
 const SHRINK_AFTER_CHECKS: u32 = 12;
 /// How long an ending daemon waits until the clients of held requests have their answer.
 const HELD_REQUESTS_WITHIN: Duration = Duration::from_secs(2);

@@ -1,5 +1,5 @@
-//! Who may do what: a pure table of the kinds of principals and the verbs, for verbs to check first. A bay may use its
-//! verbs on itself only.
+//! Who may do what: a pure table of the kinds of principals and the verbs, for verbs to check first. A bay may use
+//! its verbs on itself only.
 
 use std::fmt;
 

@@ -9,8 +9,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
-/// Why a stream ended early. If it is a [`CoreError`](bay_types::CoreError) and the form of the stream has a place for
-/// it, a front shows it to the reader. Otherwise it is only logged, and the reader sees the early end.
+/// Why a stream ended early. If it is a [`CoreError`](bay_types::CoreError) and the form of the stream has a place
+/// for it, a front shows it to the reader. Otherwise it is only logged, and the reader sees the early end.
 pub type StreamError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Bytes in pieces. An error as the last item means that the stream was cut short.

@@ -1,8 +1,8 @@
 //! Stored output on its way to a caller, checked against the recorded hashes.
 //!
-//! The bytes come from files that root in the bay can write, through the guest or read by the daemon. Every frame is
-//! passed on unchanged, except the exit: it gets the result of the check. If the output breaks off before the exit,
-//! there is no result.
+//! The bytes come from files that root in the bay can write, through the guest or read by the daemon. Every frame
+//! is passed on unchanged, except the exit: it gets the result of the check. If the output breaks off before the
+//! exit, there is no result.
 
 use bay_guest::spool::Check;
 use bay_store::ExecRow;

@@ -4,9 +4,9 @@
 //!   data directory/egress/<bay id>/authority.age    encrypted: it has the key
 //!   data directory/egress/<bay id>/names            one name in a line, in the order of their addresses
 //! ```
-//! If its parent has an authority, a fork begins with copies of both, because its processes have loaded the certificate
-//! and know the addresses. No bay gets the key, so the shared authority gives a child nothing that its parent does not
-//! have.
+//! If its parent has an authority, a fork begins with copies of both, because its processes have loaded the
+//! certificate and know the addresses. No bay gets the key, so the shared authority gives a child nothing that its
+//! parent does not have.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -143,8 +143,8 @@ impl NamesFile {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a name. If this succeeds, the name survives the end of the daemon, but not yet a power cut. If it fails, the
-    /// name must not be used until [`NamesFile::settle`] succeeds.
+    /// Adds a name. If this succeeds, the name survives the end of the daemon, but not yet a power cut. If it
+    /// fails, the name must not be used until [`NamesFile::settle`] succeeds.
     pub(crate) fn add(&self, name: &str) -> io::Result<()> {
         let mut held = self.held();
         held.unwritten.push_str(name);

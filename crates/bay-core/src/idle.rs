@@ -1,8 +1,8 @@
 //! Stopping an idle bay, if its settings say so.
 //!
-//! Idleness is measured on the whole bay. The host reports processor time, disks, outside connections with traffic and
-//! attached clients. The guest reports a terminal in which somebody types and a lease taken inside. That nobody calls
-//! the API says nothing: a build may take hours.
+//! Idleness is measured on the whole bay. The host reports processor time, disks, outside connections with traffic
+//! and attached clients. The guest reports a terminal in which somebody types and a lease taken inside. That
+//! nobody calls the API says nothing: a build may take hours.
 //!
 //! Idle time is the sum of the pauses between measurements in which nothing happened, by a clock that stops while the
 //! host sleeps. If a pause is longer than planned (a delayed daemon, a stopped machine), only the planned pause
@@ -24,8 +24,8 @@ use tokio::time::Instant;
 
 use crate::registry::BayHandle;
 
-/// How many measurements are made in the time after which a bay is stopped, if the shortest and longest pause allow
-/// that. Each makes the guest answer a request, which must not keep the bay busy.
+/// How many measurements are made in the time after which a bay is stopped, if the shortest and longest pause
+/// allow that. Each makes the guest answer a request, which must not keep the bay busy.
 const LOOKS: u32 = 4;
 /// Shortest pause between two measurements.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);

@@ -1,9 +1,9 @@
 //! The key that encrypts secret data before it is written to the data directory.
 //!
 //! The key is kept elsewhere, so that a copy of the data directory reveals nothing of what is encrypted: in
-//! `/etc/workbay/keys/<daemon id>` unless the operator sets another path. If there is none, the first start makes it. A
-//! later daemon whose key is gone logs that and runs. What was encrypted cannot be used until the key is back and the
-//! daemon is started again. The daemon makes no new key in its place.
+//! `/etc/workbay/keys/<daemon id>` unless the operator sets another path. If there is none, the first start makes
+//! it. A later daemon whose key is gone logs that and runs. What was encrypted cannot be used until the key is
+//! back and the daemon is started again. The daemon makes no new key in its place.
 //!
 //! Files are in the format of `age`, so that an operator with the key needs no Workbay to read them.
 

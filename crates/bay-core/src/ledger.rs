@@ -6,9 +6,9 @@
 //!                                database that was truncated or exchanged
 //! ```
 //!
-//! The daemon signs only what is on the disk: a head whose events are lost in a power cut would look like a fork. When it
-//! starts, it checks that the database continues the stored head. If not, it keeps working and recording, signs
-//! nothing, and reports why to every reader who verifies.
+//! The daemon signs only what is on the disk: a head whose events are lost in a power cut would look like a fork.
+//! When it starts, it checks that the database continues the stored head. If not, it keeps working and recording,
+//! signs nothing, and reports why to every reader who verifies.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

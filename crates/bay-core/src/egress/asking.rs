@@ -1,5 +1,5 @@
-//! Requests that need an approval. The gateway holds each one until somebody answers, at most for a time chosen by the
-//! client's `User-Agent`. It holds none whose body has not arrived: that request is denied.
+//! Requests that need an approval. The gateway holds each one until somebody answers, at most for a time chosen by
+//! the client's `User-Agent`. It holds none whose body has not arrived: that request is denied.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -156,8 +156,8 @@ impl BayDecider {
         self.recorder.denied(what, of, std::future::ready(event)).await
     }
 
-    /// Decides again on a request that is under way. If the policy asks and a person allowed the request, nobody is
-    /// asked again while [`Question::still_allows`](crate::approvals::Question::still_allows).
+    /// Decides again on a request that is under way. If the policy asks and a person allowed the request, nobody
+    /// is asked again while [`Question::still_allows`](crate::approvals::Question::still_allows).
     pub(super) fn reviewed(&self, id: &RecordId, request: &CanonicalRequest, decision: Decision) -> Decision {
         if decision.outcome != Outcome::Ask {
             return decision;

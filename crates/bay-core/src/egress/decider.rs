@@ -1,4 +1,5 @@
-//! The daemon's answers to the gateway of one bay: the policy, the secrets, who opened a connection, and the record.
+//! The daemon's answers to the gateway of one bay: the policy, the secrets, who opened a connection, and the
+//! record.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -26,8 +27,8 @@ use crate::daemon::Daemon;
 use crate::gateway_files::NamesFile;
 use crate::registry::BayHandle;
 
-/// The longest request, name or reason that is recorded whole. Of a longer one, this many bytes of its beginning and
-/// end are.
+/// The longest request, name or reason that is recorded whole. Of a longer one, this many bytes of its beginning
+/// and end are.
 const MAX_REQUEST: usize = 2048;
 /// The longest explanation that is recorded whole. Of a longer one, the request, the outcome and the reason are.
 const MAX_EXPLANATION: usize = 8192;
@@ -117,8 +118,8 @@ pub(super) fn with_explanation(event: EgressDecided, explanation: &Explanation) 
     EgressDecided { explanation: Some(bounded(explanation)), ..event }
 }
 
-/// An explanation as it is recorded. One that repeats a long request in each of its parts could exceed the length of
-/// an event.
+/// An explanation as it is recorded. One that repeats a long request in each of its parts could exceed the length
+/// of an event.
 fn bounded(explanation: &Explanation) -> Value {
     let whole = json!(explanation);
     if whole.to_string().len() <= MAX_EXPLANATION {

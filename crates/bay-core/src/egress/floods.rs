@@ -1,5 +1,5 @@
-//! Floods of refusals are counted: if a bay is refused the same ten thousand times in a second, the record gets a few
-//! events and one sum.
+//! Floods of refusals are counted: if a bay is refused the same ten thousand times in a second, the record gets a
+//! few events and one sum.
 //!
 //! In each window, the first few refusals of a kind get an event each, up to a limit for all kinds. Further refusals
 //! are counted, and each sum is an event at the end of the window. A window distinguishes a limited number of kinds.

@@ -244,8 +244,8 @@ fn until_next_end(policy: &CompiledPolicy) -> Duration {
     left.map_or(LOOK_AT_ENDS, |left| left.min(LOOK_AT_ENDS))
 }
 
-/// Makes the guest put sentinels where tools look for them: those of this change, or newer ones. Returns false if it
-/// must be tried again. If the secrets cannot be read, there is nothing to send.
+/// Makes the guest put sentinels where tools look for them: those of this change, or newer ones. Returns false if
+/// it must be tried again. If the secrets cannot be read, there is nothing to send.
 async fn send_sentinels(daemon: &Daemon, handle: &BayHandle, open: &Weak<BayEgress>, change: u64) -> bool {
     let delivered = match daemon.secrets.delivered(&handle.row()) {
         Ok(delivered) => delivered,

@@ -1,5 +1,5 @@
-//! What a gateway writes into the record. A request is on record before it is let out. Floods of refusals are summed
-//! up, and a refusal is answered even if it cannot be recorded.
+//! What a gateway writes into the record. A request is on record before it is let out. Floods of refusals are
+//! summed up, and a refusal is answered even if it cannot be recorded.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;

@@ -8,8 +8,8 @@ use bay_types::event::EventBody;
 
 use super::record::NotRecorded;
 
-/// The quota of one bay: about a million requests, unless they are long. It keeps a bay from filling the disk with its
-/// traffic, which would stop the others.
+/// The quota of one bay: about a million requests, unless they are long. It keeps a bay from filling the disk with
+/// its traffic, which would stop the others.
 const QUOTA_MIB: u64 = 1024;
 /// About what an event needs in the record beside its body: the row, its index and its hashes.
 const BESIDE: u64 = 256;

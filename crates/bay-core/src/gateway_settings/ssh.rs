@@ -1,8 +1,8 @@
 //! Keys with which gateways log in at forges over SSH, and the servers that the operator knows.
 //!
-//! Both are files of the operator. The daemon reads them for each login, so a new key is used at once, and it keeps no
-//! key between logins. A bay learns neither the paths of the files nor what exactly is wrong with them: the daemon's
-//! log has that.
+//! Both are files of the operator. The daemon reads them for each login, so a new key is used at once, and it
+//! keeps no key between logins. A bay learns neither the paths of the files nor what exactly is wrong with them:
+//! the daemon's log has that.
 
 use std::fs::File;
 use std::io::{self, Read};

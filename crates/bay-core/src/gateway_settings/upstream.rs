@@ -41,8 +41,8 @@ impl HostNetwork {
         self.ssh.hosts()
     }
 
-    /// The host's own addresses, at most [`ADDRESSES_FOR`] old. If the kernel does not report them, the last known ones
-    /// are used. If none are known, this is an error.
+    /// The host's own addresses, at most [`ADDRESSES_FOR`] old. If the kernel does not report them, the last known
+    /// ones are used. If none are known, this is an error.
     fn own_addresses(&self) -> io::Result<Vec<IpAddr>> {
         let mut known = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, addresses)) = &*known

@@ -13,8 +13,8 @@ const PART: u32 = 10;
 /// How much work a bay may request at once after it requested nothing for a while.
 const SAVED_UP: Duration = Duration::from_secs(10);
 
-/// What answers are charged for processor time of the daemon and of the kernel's own threads. These are estimates, not
-/// measurements. For some answers the measured time is added.
+/// What answers are charged for processor time of the daemon and of the kernel's own threads. These are estimates,
+/// not measurements. For some answers the measured time is added.
 pub(crate) mod cost {
     use std::time::Duration;
 

@@ -125,8 +125,8 @@ pub(crate) fn grants_of(row: &GrantRow) -> Result<Vec<Grant>, Vec<String>> {
     read(Layer::Bay, &format!("grant {}", row.id), &row.text, &Places::default()).map(|layer| layer.grants)
 }
 
-/// Compiles the layers and grants of a bay. `reach` are the ports of the host that are open to the bay. A layer that
-/// cannot be read closes them, and makes all grants void.
+/// Compiles the layers and grants of a bay. `reach` are the ports of the host that are open to the bay. A layer
+/// that cannot be read closes them, and makes all grants void.
 pub(crate) fn compile(texts: &PolicyTexts, forge: Option<&Place>, reach: &[u16]) -> Effective {
     let mut sources = Vec::new();
     let mut read = |layer: Layer, row: Option<&PolicyRow>| {

@@ -10,8 +10,8 @@ use crate::channel::plain_text;
 /// How many characters of the name of the setting are kept beside its URL.
 const MAX_FROM: usize = 200;
 
-/// Checks the places that a client found and brings them into one form. A place with credentials is an error, so that
-/// none is stored.
+/// Checks the places that a client found and brings them into one form. A place with credentials is an error, so
+/// that none is stored.
 pub(crate) fn checked(found: &FoundPlaces) -> Result<FoundPlaces, CoreError> {
     let list = |places: &[FoundPlace]| -> Result<Vec<FoundPlace>, CoreError> {
         if places.len() > MAX_PLACES {

@@ -1,8 +1,9 @@
 //! How hard a value is to guess.
 //!
-//! A bay can send guesses to a server that echoes them. The gateway replaces the real value in answers, so the changed
-//! guess is the right one. Limiting the number of answers does not help. So the daemon refuses such a value, whenever
-//! it gets one, unless the operator insists (`--allow-weak`). Answers that contain an accepted weak value are cut off.
+//! A bay can send guesses to a server that echoes them. The gateway replaces the real value in answers, so the
+//! changed guess is the right one. Limiting the number of answers does not help. So the daemon refuses such a
+//! value, whenever it gets one, unless the operator insists (`--allow-weak`). Answers that contain an accepted
+//! weak value are cut off.
 //!
 //! The estimate is the cheapest way to write the value as a sequence of parts, each with its price in bits:
 //!
@@ -16,8 +17,8 @@
 //! | a year, except in hexadecimal texts | `2024` | [`YEAR_BITS`] |
 //!
 //! An alphabet with more than digits or hexadecimal digits counts as at most four times the number of different
-//! characters in the value. What the sentinel shows of the value has no price: a well-known prefix, and the separators,
-//! unless too few letters and digits are left.
+//! characters in the value. What the sentinel shows of the value has no price: a well-known prefix, and the
+//! separators, unless too few letters and digits are left.
 
 use super::sentinel;
 
