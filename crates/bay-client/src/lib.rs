@@ -12,8 +12,7 @@
 //! longest length. A body that the caller reads as a stream has none.
 //!
 //! The crate uses no terminal and no environment, and standard input only in [`from_stdin`]. It reports progress
-//! to a
-//! [`ShowProgress`], and the caller decides how a daemon is started ([`StartDaemon`]).
+//! to a [`ShowProgress`], and the caller decides how a daemon is started ([`StartDaemon`]).
 #![forbid(unsafe_code)]
 
 mod answer_lines;

@@ -1,8 +1,8 @@
 //! Stopping an idle bay, if its settings say so.
 //!
-//! Idleness is measured on the whole bay. The host reports processor time, disks, outside connections with traffic
-//! and attached clients. The guest reports a terminal in which somebody types and a lease taken inside. That
-//! nobody calls the API says nothing: a build may take hours.
+//! Idleness is measured on the whole bay. From the host, the daemon sees processor time, disks, outside
+//! connections with traffic and attached clients. The guest reports a terminal in which somebody types and a lease
+//! taken inside. That nobody calls the API says nothing: a build may take hours.
 //!
 //! Idle time is the sum of the pauses between measurements in which nothing happened, by a clock that stops while the
 //! host sleeps. If a pause is longer than planned (a delayed daemon, a stopped machine), only the planned pause

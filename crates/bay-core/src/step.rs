@@ -22,8 +22,7 @@
 //! ```
 //! The first row that fits counts; in all other cases the step is [`Step::Rest`]. Every step brings the bay nearer
 //! to its desired state or leaves a reason. So repeating this function and doing its steps ends in [`Step::Rest`],
-//! in
-//! [`Step::Delete`], or in [`Step::Wait`] until a restart is due.
+//! in [`Step::Delete`], or in [`Step::Wait`] until a restart is due.
 
 use bay_backend::Seen;
 use bay_types::bay::{Desired, State};

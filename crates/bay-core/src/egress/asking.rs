@@ -1,5 +1,6 @@
 //! Requests that need an approval. The gateway holds each one until somebody answers, at most for a time chosen by
-//! the client's `User-Agent`. It holds none whose body has not arrived: that request is denied.
+//! the client's `User-Agent`. If the body, or as much of it as a person is shown, has not arrived, the
+//! request is denied.
 
 use std::sync::Arc;
 use std::time::Instant;

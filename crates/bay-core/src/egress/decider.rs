@@ -28,7 +28,7 @@ use crate::gateway_files::NamesFile;
 use crate::registry::BayHandle;
 
 /// The longest request, name or reason that is recorded whole. Of a longer one, this many bytes of its beginning
-/// and end are.
+/// and its end together are.
 const MAX_REQUEST: usize = 2048;
 /// The longest explanation that is recorded whole. Of a longer one, the request, the outcome and the reason are.
 const MAX_EXPLANATION: usize = 8192;

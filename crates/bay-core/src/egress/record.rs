@@ -145,7 +145,7 @@ impl Recorder {
         self.counted(&self.floods, Kind { what, of }, async { EgressEvent::Decided(event.await) }).await
     }
 
-    /// Records a refusal before there was a request to decide on.
+    /// Records a refusal other than a decision on a request.
     pub(super) async fn refused(
         &self,
         what: Refusal,

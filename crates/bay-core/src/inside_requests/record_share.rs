@@ -5,8 +5,8 @@ use bay_store::{Store, StoreError};
 use bay_types::{BayId, CoreError, ErrorCode};
 use tokio::sync::Mutex;
 
-/// The share of one bay: about fifteen thousand restores. It keeps a bay from filling the disk of the record by
-/// them.
+/// The share of one bay: about fifteen thousand restores. It keeps a bay from filling the disk of the record
+/// with such events.
 const QUOTA_MIB: u64 = 64;
 /// About what an event needs in the record beside its body: the row, its index and its hashes.
 const BESIDE: u64 = 256;

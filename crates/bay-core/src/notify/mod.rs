@@ -6,9 +6,9 @@
 //! ```
 //! A bay cannot delay or displace the messages of others: see `delivery_queue`.
 //!
-//! No bay can add a webhook. Its name must lead to a public address, unless who added it named the address. The
-//! daemon connects to the same address that it checked, and follows no redirects. So a name that later leads to a
-//! private address reaches nothing there.
+//! No bay can add a webhook. Its name must lead to a public address, unless whoever added it named the address.
+//! The daemon connects to the same address that it checked, and follows no redirects. So a name that later leads
+//! to a private address reaches nothing there.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -34,7 +34,7 @@ pub(crate) struct Target {
     port: u16,
     target: String,
     authority: String,
-    /// Addresses that are allowed although they are not public. Who added the webhook named them.
+    /// Addresses that are allowed although they are not public: whoever added the webhook named them.
     pub(crate) addresses: Vec<IpAddr>,
 }
 

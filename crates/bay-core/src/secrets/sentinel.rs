@@ -1,6 +1,6 @@
 //! Sentinels: what bays have in place of values. A sentinel has the length and the form of its value, so that clients
 //! accept it that check a credential before they send it. The form is a well-known prefix, separators and kinds of
-//! characters, and of a JSON web token the header and the times. Everything else is random.
+//! characters, and of a JSON web token the header and, if they fit, the times. Everything else is random.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
-/// Public prefixes that state the kind of a credential. A prefix stands before those that it begins with.
+/// Public prefixes that state the kind of a credential. A prefix stands before shorter ones that it begins with.
 const PREFIXES: &[&str] = &[
     "github_pat_",
     "sk-ant-api03-",
