@@ -48,7 +48,8 @@ pub(crate) async fn result<T: DeserializeOwned>(
     Err(broken("it stopped before it said how the work ended"))
 }
 
-/// Reads lines of up to `longest` bytes and passes each to `on`, until `on` breaks at the last one.
+/// Reads lines and passes each to `on`, until `on` breaks at the last one. A body that ends before that is an
+/// error, and so is the beginning of a line that is longer than `longest` bytes.
 pub async fn lines<T: DeserializeOwned, E: From<ApiError>>(
     mut body: Incoming,
     longest: usize,

@@ -30,7 +30,8 @@ pub(crate) fn full(bytes: Vec<u8>) -> Body {
     Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A body from a thread. An error aborts the request, so that the daemon never treats half a stream as a whole one.
+/// A body from a thread. An error aborts the request, so that the daemon does not treat half a stream as a whole
+/// one. If the thread drops the sender without an error, the body is complete.
 #[must_use]
 pub fn from_channel(mut receiver: mpsc::Receiver<io::Result<Bytes>>) -> Body {
     let pieces =

@@ -37,7 +37,7 @@ impl<S> FrameReader<S> {
         }
     }
 
-    /// The buffer, with room for at least one complete frame.
+    /// The stream, and the buffer for what is read from it, with room for at least one complete frame.
     pub fn split(&mut self) -> (&mut S, &mut BytesMut) {
         self.buffer.reserve(HEADER_LEN + MAX_PAYLOAD);
         (&mut self.stream, &mut self.buffer)

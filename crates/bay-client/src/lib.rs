@@ -1,5 +1,5 @@
-//! The HTTP client of our own API: HTTP/1.1 over the daemon's unix socket, with one connection for the life of the
-//! client.
+//! The HTTP client of our own API: HTTP/1.1 over the daemon's unix socket, with one connection at a time. If it
+//! ended or became a stream, the next request opens another.
 //!
 //! ```text
 //!  Client::get, post, … ──► connect ──► request ──► bounded answer ──► a value, or the error that the daemon sent
@@ -7,11 +7,12 @@
 //!                              └─ nobody answers ──► StartDaemon, if the endpoint has one; else daemon-unreachable
 //! ```
 //!
-//! Nothing is sent before the request itself. If the connection fails, the daemon is missing, and only then is it
-//! started. An answer may contain text from a bay, so the size of every body is bounded.
+//! Nothing is sent before the request itself. If there is no socket, or nobody listens on it, the daemon is
+//! missing, and only then is it started. An answer may contain text from a bay, so JSON answers and lines have a
+//! longest length. A body that the caller reads as a stream has none.
 //!
-//! The crate uses no terminal and no environment. It reports progress to a [`ShowProgress`], and the caller decides how
-//! a daemon is started ([`StartDaemon`]).
+//! The crate uses no terminal and no environment, and standard input only in [`from_stdin`]. It reports progress
+//! to a [`ShowProgress`], and the caller decides how a daemon is started ([`StartDaemon`]).
 #![forbid(unsafe_code)]
 
 mod answer_lines;
@@ -84,8 +85,8 @@ impl Endpoint {
 #[derive(Debug)]
 pub struct Attached {
     pub frames: FrameReader<UnixStream>,
-    /// Bytes of the named input that the guest has received so far. Absent if the daemon or the guest is of an earlier
-    /// release: input has no offsets then.
+    /// Bytes of the named input that the guest has received so far. Absent if the input has no id, or if the
+    /// daemon or the guest is of an earlier release: input has no offsets then.
     pub received: Option<u64>,
 }
 

@@ -10,11 +10,11 @@ use crate::{Client, bay_path};
 
 /// Interval between requests for the state of a paused bay.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// How long the daemon may be unreachable, or the bay between two states, meanwhile.
+/// How long the daemon may be unreachable, or the bay starting or stopping.
 const AWAY_FOR: Duration = Duration::from_secs(60);
 
-/// Waits while the bay is paused, or while it changes from one state to another, as during a restore. Reports a pause
-/// once through `say`. Returns the bay in its new state, or `None` if there was nothing to wait for.
+/// Waits while the bay is paused, and for at most [`AWAY_FOR`] while it starts or stops, as during a restore.
+/// Reports a pause once through `say`. Returns the bay as it is then, or `None` if there was nothing to wait for.
 pub async fn wait(client: &Client, bay: &str, say: impl FnOnce(&str)) -> Result<Option<BayView>, ApiError> {
     let mut say = Some(say);
     let mut waited = false;

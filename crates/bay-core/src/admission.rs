@@ -2,11 +2,12 @@
 //!
 //! A restore reads memory as fast as the disk delivers it, so many restores at once could use up the host's memory.
 //! Each restore is admitted by what the kernel reports as available at that moment, less the host's reserve, less
-//! what admitted restores have not taken yet:
+//! all that the admitted restores need:
 //!
 //! ```text
 //!  fits                                        admitted; counted until its restore is done
-//!  does not fit, others are under way          waits until one of them is done, then checks again
+//!  does not fit, others are under way          waits until one of them is done, then checks again; refused
+//!                                              after TURN_WITHIN
 //!  does not fit, and no other is under way     refused
 //! ```
 //! If the kernel does not report what is available, every restore is admitted.
@@ -17,11 +18,11 @@ use std::time::Duration;
 use bay_types::{CoreError, ErrorCode, Hint};
 use tokio::sync::Notify;
 
-/// The host's reserve unless the operator sets another: this part of its memory …
+/// Unless the operator sets another reserve, it is the host's memory divided by this.
 const RESERVE_SHARE: u64 = 20;
-/// … and at least this.
+/// The least reserve in bytes, unless the operator sets another.
 const RESERVE_LEAST: u64 = 256 << 20;
-/// How long a bay waits for earlier restores.
+/// How long a restore waits for those that are under way.
 const TURN_WITHIN: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
@@ -30,7 +31,7 @@ pub(crate) struct Admission {
     reserve: u64,
     /// Returns how many bytes are available without swapping.
     available: fn() -> Option<u64>,
-    /// What the admitted restores take, in bytes.
+    /// What the admitted restores need, in bytes.
     taking: Mutex<u64>,
     done: Notify,
 }
@@ -49,7 +50,7 @@ impl Drop for Admitted<'_> {
     }
 }
 
-/// How much memory is missing. All sizes are in bytes.
+/// Why a restore does not fit. All sizes are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shortage {
     needed: u64,
@@ -113,7 +114,7 @@ impl Admission {
         Ok(Admitted { by: self, bytes: needed })
     }
 
-    /// Admits a restore, if necessary after restores that are under way.
+    /// Admits a restore, if necessary after restores that are under way. Waits for at most [`TURN_WITHIN`].
     pub(crate) async fn enter_in_turn(&self, needed: u64) -> Result<Admitted<'_>, Shortage> {
         let turn = async {
             loop {

@@ -1,12 +1,13 @@
-//! Adoption: what a daemon does first with the bays of an earlier daemon. It finds every bay again, determines the
-//! true state of each, and removes what belongs to no bay.
+//! Adoption: what a daemon does first with the bays of an earlier daemon. It finds the bays in the store,
+//! determines the true state of each whose driver it has, and removes what belongs to no bay.
 //!
 //! Callers see nothing before adoption is done. Bays are made in the order row, disk, runtime, and removed in the
-//! order runtime, disk, row. So nothing without a row was ever acknowledged. A workspace without a row is still moved
-//! aside and not deleted: after a restore of the database from a backup, nobody's work may be lost.
+//! order runtime, disk, row. So a disk without a row means that the database is older than the disk, as after its
+//! restore from a backup. The workspace of such a disk is moved aside and not deleted: it may be somebody's work.
 //!
-//! If one bay cannot be put in order, the daemon still adopts the others. That bay's reconciler tries again and
-//! reports why it fails.
+//! If the runtime or the disk of one bay cannot be put in order, the daemon still adopts the others. That bay's
+//! reconciler tries again and reports why it fails. If the store cannot be read, or the disks cannot be listed,
+//! adoption fails.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,8 +31,8 @@ use crate::verbs::{checkpoints, memory};
 
 /// How many bays are adopted at the same time.
 const AT_ONCE: usize = 8;
-/// How long one bay may delay the daemon's readiness. Adoption takes milliseconds, unless a process of the bay hangs
-/// in the kernel.
+/// How long each wait for the processes of one bay may delay the daemon's readiness. It takes milliseconds, unless
+/// a process of the bay hangs in the kernel.
 const IN_ORDER_WITHIN: Duration = Duration::from_secs(3);
 
 /// Why a checkpoint failed that an earlier daemon did not finish.
@@ -113,7 +114,8 @@ async fn sweep_left(backend: &Arc<dyn Backend>, left: Vec<BayId>, recorded: &Has
     }
 }
 
-/// Removes incomplete disks, and disks that belong to no bay.
+/// Removes incomplete disks, and incomplete checkpoints of known bays. Of a disk that belongs to no bay, it
+/// removes all but the workspace, which gets the name `lost-…`.
 async fn sweep_disks(
     daemon: &Daemon,
     rows: &[BayRow],
@@ -127,7 +129,7 @@ async fn sweep_disks(
     Ok(())
 }
 
-/// Does that for the files of one backend. Backends may share files; sweeping twice is harmless.
+/// Sweeps the files of one backend. Backends may share files. Sweeping twice is harmless.
 async fn sweep_files(
     daemon: &Daemon,
     files: &Arc<dyn BayFiles>,
@@ -152,9 +154,9 @@ async fn sweep_files(
             with(files, move |files| files.remove(id, Some(&name))).await
         };
         match removed {
-            Ok(kept) => tracing::warn!(bay = %id, ?kept, "a disk without a bay was removed"),
+            Ok(kept) => tracing::warn!(bay = %id, ?kept, "an incomplete or unknown disk was removed"),
             Err(error) => {
-                tracing::error!(bay = %id, message = %error.message, "a disk without a bay could not be removed");
+                tracing::error!(bay = %id, message = %error.message, "an incomplete or unknown disk could not be removed");
             }
         }
     }

@@ -36,8 +36,8 @@ use crate::{adopt, changes, ledger, notify, reconcile, verbs};
 
 /// Interval between checks of the pool's free space.
 const GROW_EVERY: Duration = Duration::from_secs(5);
-/// After so many checks in a row that found the pool roomy it shrinks, a step with each further check. Work that needs
-/// the space for a moment only must not cause a shrink and then a growth.
+/// After so many checks in a row that found the pool roomy, it shrinks a step with each further check. Space that
+/// is free for a moment only must not cause a shrink and then a growth.
 const SHRINK_AFTER_CHECKS: u32 = 12;
 /// How long an ending daemon waits until the clients of held requests have their answer.
 const HELD_REQUESTS_WITHIN: Duration = Duration::from_secs(2);
@@ -50,7 +50,7 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Parts {
     pub store: Store,
-    /// Without a pool, every verb that needs a disk is refused.
+    /// Without a pool, as in some tests, verbs that need a disk are refused.
     pub pool: Option<Pool>,
     pub backends: Vec<Arc<dyn Backend>>,
     /// The backend of a new bay if its creator names none.
@@ -61,7 +61,7 @@ pub struct Parts {
     /// Memory that restores from memory checkpoints leave free on the host. If `None`, a twentieth of the host's memory,
     /// at least 256 MiB.
     pub memory_reserve_mib: Option<u64>,
-    /// Where spans of execs and their requests are sent.
+    /// Where spans of bays, execs and their requests are sent.
     pub otlp: Option<Collector>,
     pub egress: EgressConfig,
     pub approvals: ApprovalsConfig,
@@ -70,8 +70,8 @@ pub struct Parts {
 }
 
 impl Daemon {
-    /// Builds the core from its parts. If a collector is set, the task that sends spans starts here. All other tasks
-    /// start in [`Daemon::begin`].
+    /// Builds the core from its parts. If a collector is set, the task that sends spans starts here. The other
+    /// tasks start in [`Daemon::begin`] or later.
     ///
     /// # Errors
     /// If a key, a file of the gateway or the store cannot be used, or the default backend is not among `backends`.
@@ -171,8 +171,8 @@ impl Daemon {
     }
 }
 
-/// Grows the pool before agents fill it, while the host's disk has space. If much of it stays free, gives that back to
-/// the host.
+/// Grows the pool when little of it is free, while the host's disk has space. If much of it stays free, gives that
+/// back to the host.
 async fn resize_pool(daemon: Arc<Daemon>) {
     let mut is_reported = false;
     let mut roomy_checks = 0;

@@ -1,4 +1,5 @@
-//! Who may do what: a pure table of the kinds of principals and the verbs. Every verb checks it first.
+//! Who may do what: a pure table of the kinds of principals and the verbs, for verbs to check first. A bay may use
+//! its verbs on itself only.
 
 use std::fmt;
 
@@ -139,7 +140,7 @@ verbs! {
 pub(crate) enum Refusal {
     /// The verb is not for principals of this kind.
     Kind { kind: Kind, verb: Verb },
-    /// The verb is for a bay's own use, and the bay named another bay.
+    /// A bay used the verb on something other than itself.
     OtherBay { verb: Verb },
 }
 
@@ -169,7 +170,7 @@ pub(crate) fn authorize(kind: Kind, verb: Verb) -> Result<(), Refusal> {
                 | Verb::ServicePropose
                 | Verb::ChangeReport
         ),
-        // The checkpoint that a card offers to its approver.
+        // The daemon makes this checkpoint before it asks a person.
         Kind::Approval => verb == Verb::CheckpointCreate,
         Kind::Task => false,
     };

@@ -1,8 +1,9 @@
 //! The drivers that this daemon has, by name, and how their errors are shown to callers.
 //!
-//! A bay belongs to one backend for life. This daemon may lack the driver, because it was started on another host or
-//! without the driver's program. Then it shows the bay with that reason, and changes neither its row nor its disk
-//! until a daemon has the driver again.
+//! A bay belongs to one backend for life. This daemon may lack the driver, because it was started on another host
+//! or without the driver's program. Then it shows the bay with that reason, and changes neither its row nor its
+//! workspace until a daemon has the driver again. Only adoption removes a disk or a checkpoint of it that is
+//! incomplete.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -57,7 +58,7 @@ impl Backends {
         }
     }
 
-    /// The driver of an existing bay. If this daemon lacks the driver, a placeholder that does nothing.
+    /// The driver of an existing bay. If this daemon lacks the driver, a placeholder that can run nothing.
     pub(crate) fn of(&self, name: &BackendName) -> BayBackend {
         match self.drivers.get(name) {
             Some(driver) => BayBackend { driver: Arc::clone(driver), missing: None },
@@ -88,7 +89,8 @@ pub(crate) fn without_driver(bay: &BayName, why: &str) -> CoreError {
         ErrorCode::HostUnfit,
         format!("{bay} cannot be used: {why}"),
         Hint::new(
-            "start the daemon on a host that has the backend's program; {} lists what is missing here",
+            "install the backend's program ({} lists what is missing here) and restart the daemon, or use a host that \
+             has it",
             [Action::Doctor],
         ),
     )

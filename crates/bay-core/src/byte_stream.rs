@@ -1,4 +1,4 @@
-//! Streams of bytes of any length to or from a client, at the pace of the reader.
+//! Streams of bytes of any length, to or from a client or a guest, at the pace of the reader.
 
 use std::pin::Pin;
 
@@ -9,8 +9,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
-/// Why a stream ended early. If it is a [`CoreError`](bay_types::CoreError) and the form of the stream has a place for it,
-/// a front shows it to the reader. Otherwise it is only logged, and the reader sees the early end.
+/// Why a stream ended early. If it is a [`CoreError`](bay_types::CoreError) and the form of the stream has a place
+/// for it, a front shows it to the reader. Otherwise it is only logged, and the reader sees the early end.
 pub type StreamError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Bytes in pieces. An error as the last item means that the stream was cut short.
@@ -26,7 +26,7 @@ pub(crate) fn received_bytes(from: mpsc::Receiver<Bytes>) -> ByteStream {
     Box::pin(received(from).map(Ok))
 }
 
-/// The bytes of a channel, until all senders are dropped or an error of the core.
+/// The bytes of a channel, until all senders are dropped. An error of the core is an item like a piece.
 pub(crate) fn received_until_error(from: mpsc::Receiver<Result<Bytes, CoreError>>) -> ByteStream {
     Box::pin(received(from).map(|piece| piece.map_err(Into::into)))
 }

@@ -6,9 +6,10 @@
 //!   exec ends ──► its window waits ──► a round: write out, look, event `exec.files` ──► at least ROUND_EVERY of rest
 //! ```
 //!
-//! No exec waits for this. A round serves all waiting execs of all bays with one flush, and reads only what changed.
-//! A round finds what changed *while* an exec ran, whoever changed it: execs that overlap share it. If the daemon
-//! dies, only waiting windows are lost.
+//! No exec waits for this. A round serves all waiting execs of all bays with one flush. If the generation is
+//! known, it reads only what changed since then. A round finds what changed *while* an exec ran, whoever changed
+//! it: execs that overlap share it. If nothing changed, there is no event. If the pool cannot be flushed, or the
+//! daemon dies, the execs whose windows wait get no event either.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -27,10 +28,10 @@ use tokio::sync::Notify;
 use crate::background::blocking;
 use crate::channel::plain_text;
 
-/// The pause between two rounds. The pool flushes at most this often.
+/// The pause between two rounds, each of which flushes the pool.
 const ROUND_EVERY: Duration = Duration::from_secs(1);
-/// How many windows of one bay one round serves. If a bay runs more commands in a second, the earlier ones get no
-/// summary: a command that follows a flood keeps its own.
+/// How many windows of one bay one round serves. If more commands of a bay end between two rounds, the earlier
+/// ones get no summary: a command that follows a flood keeps its own.
 const MAX_WINDOWS: usize = 64;
 /// If less than this waits in memory for the pool, a round flushes all of it first. If more waits, the kernel writes
 /// it at its own pace, and the round makes visible only what costs little.
@@ -38,7 +39,7 @@ const SMALL_WRITE: u64 = 256 << 20;
 
 /// How far the clock of files may be behind, for an exec that an earlier daemon started.
 const CLOCK_LAG: SignedDuration = SignedDuration::from_millis(50);
-/// For how many running execs the daemon notes the beginning.
+/// For how many running execs the daemon notes the beginning. Of further ones, their stored start counts.
 const MAX_BEGUN: usize = 65_536;
 
 /// Windows that wait, and what was noted for running execs.

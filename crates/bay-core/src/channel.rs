@@ -1,11 +1,12 @@
 //! The daemon's side of the guest protocol.
 //!
-//! The daemon trusts nothing that a guest sends. Bodies and lines are bounded, every wait has a deadline, and error
-//! texts are clipped and stripped of control characters. A guest can only make its own bay look odd.
+//! The daemon trusts nothing that a guest sends. A plain answer has a longest length and a deadline. A stream has
+//! a deadline for its beginning only, and an upload has none. Error texts are clipped and made safe to display. So
+//! a guest that lies makes its own bay look odd, and no other.
 //!
-//! Plain requests share a few warm connections. If a warm connection fails, the channel tries the next one, and finally
-//! a fresh one. Every request of the protocol may be repeated. Streams open a connection of their own. An upgrade takes
-//! one out of the pool.
+//! Plain requests share a few warm connections. If a warm connection fails, the channel tries the next one, and
+//! finally a fresh one: every plain request and upgrade of the protocol may be repeated. Streams open a connection
+//! of their own. An upgrade keeps a warm or a fresh one.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,9 +35,10 @@ use crate::guest_hints;
 
 /// How long a guest may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How long a request waits while connections are not allowed.
+/// How long the making of a connection waits while none is allowed. A plain request may give up earlier.
 const GATE_WITHIN: Duration = Duration::from_secs(60);
-/// How long a guest may take to answer a plain request.
+/// How long a guest may take to answer a plain request, unless the caller sets another deadline, and to begin a
+/// stream.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Longest answer to a plain request: the status of one exec, with its arguments escaped in the worst way.
 const MAX_ANSWER: usize = 8 << 20;
@@ -156,8 +158,8 @@ impl GuestChannel {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Ends every connection, and delays new ones until the returned guard is dropped. Requests that were under way
-    /// are repeated then. Streams end, and their readers reconnect.
+    /// Ends every connection, and delays new ones until the returned guard is dropped. Plain requests and upgrades
+    /// that were under way are repeated then. Streams end, and their readers must connect again.
     pub(crate) async fn close(&self) -> Closed {
         let closed = Arc::clone(&self.gate).write_owned().await;
         self.cuts.send_modify(|count| *count += 1);
@@ -190,7 +192,7 @@ impl GuestChannel {
         let cuts = *self.cuts.borrow();
         let exchanged = tokio::time::timeout(within, self.exchange(&plain)).await;
         if !matches!(exchanged, Ok(Ok(_))) && *self.cuts.borrow() != cuts {
-            // Connections were cut by the daemon, not by the guest. Every request of the protocol may be repeated.
+            // Connections were cut by the daemon, not by the guest. Every plain request may be repeated.
             drop(self.gate.read().await);
             let again = tokio::time::timeout(within, self.exchange(&plain)).await;
             return again.map_err(|_| self.silent(path, within))?;

@@ -1,7 +1,8 @@
 //! Stored output on its way to a caller, checked against the recorded hashes.
 //!
-//! The bytes come from files that root in the bay can write, through the guest or read by the daemon. Every frame is
-//! passed on unchanged, except the last one: the exit gets the result of the check.
+//! The bytes come from files that root in the bay can write, through the guest or read by the daemon. Every frame
+//! is passed on unchanged, except the exit: it gets the result of the check. If the output breaks off before the
+//! exit, there is no result.
 
 use bay_guest::spool::Check;
 use bay_store::ExecRow;
@@ -14,7 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::byte_stream::{self, ByteStream};
 
-/// Pieces on their way to a slow reader. Each is at most what the guest sent at once, plus a frame.
+/// Pieces on their way to a slow reader. Each is one frame, or the rest behind a broken one.
 const IN_FLIGHT: usize = 2;
 
 /// Stored output, with the result of the check in its exit. `row` is an exec that is over; its output is read from

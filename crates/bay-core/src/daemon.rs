@@ -41,7 +41,7 @@ pub struct Daemon {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) egress: Arc<GatewaySettings>,
     pub(crate) secrets: Vault,
-    /// Set once the pool is open. Before that, verbs that need a disk answer that the caller should retry.
+    /// Without a pool, as in some tests, verbs that need a disk answer that the caller should retry.
     pub(crate) pool: OnceLock<Pool>,
     pub(crate) backends: Backends,
     pub(crate) bays: Registry,
@@ -126,7 +126,7 @@ impl Daemon {
     }
 
     /// The bay as it is at this moment. The reconciler notices a death within milliseconds. Until it has stored that,
-    /// no caller must read that the bay runs.
+    /// the row says that the bay runs, so this asks the backend.
     pub(crate) async fn view_now(&self, handle: &BayHandle) -> BayView {
         let mut view = self.view(handle);
         let record = handle.row().runtime;
@@ -146,6 +146,7 @@ impl Daemon {
         view
     }
 
+    /// The bay as it was last stored.
     pub(crate) fn view(&self, handle: &BayHandle) -> BayView {
         let row = handle.row();
         // The recorded state of a bay without its driver is kept, but nobody can check it.

@@ -1,6 +1,6 @@
 //! Injected faults, so that tests can show what a `kill -9` at the worst moment leaves behind.
 //!
-//! `runtime:STEP` makes the runtime helper stop before that step. `daemon:POINT` makes the daemon kill itself:
+//! `runtime:STEP` makes the runtime helper die before that step. `daemon:POINT` makes the daemon kill itself:
 //! * `after-intent`: a desired state is stored, nothing is done yet
 //! * `after-disk`: a bay's subvolumes exist, the store does not know of them
 //! * `bay-stands-still`: a bay is frozen for a checkpoint
@@ -39,10 +39,10 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Reads `runtime:STEP` or `daemon:POINT`.
+    /// Reads `runtime:STEP` or `daemon:POINT`. Any name of a step is accepted.
     ///
     /// # Errors
-    /// If the text names no fault.
+    /// If the text has neither form, or names no point of the daemon.
     pub fn parse(text: Option<&str>) -> Result<Self, String> {
         let Some(text) = text else { return Ok(Self::default()) };
         match text.split_once(':') {

@@ -1,9 +1,10 @@
 //! Follows the events of a running guest: the ends of execs arrive here.
 //!
-//! The daemon asks a guest once which protocol it speaks. A guest that an older release started may speak another
-//! one, and then the bay's reason says so. After each connect, the daemon asks for the open execs one by one, so that
-//! ends which nobody read are recorded too. The daemon reads a guest that sends nonsense slowly, and disconnects one
-//! that sends endless lines. Neither costs other bays anything.
+//! The daemon first asks a guest which protocol it speaks. A guest that another release started may speak another
+//! one. Then the bay's reason says so, and the daemon does not read its events. At the start of each stream, the
+//! daemon asks for the open execs one by one, so that ends which nobody read are recorded too. The daemon reads a
+//! guest that sends nonsense slowly, and disconnects one that sends endless lines, so that neither costs other
+//! bays much.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,14 +28,16 @@ use crate::verbs::{execs, inside, services};
 
 /// Longest line of the event stream: the longest definition of a service and its envelope.
 const MAX_LINE: usize = ServiceSpec::MAX_BYTES + 64 * 1024;
-/// After this many meaningless lines, the daemon reads the guest more slowly.
+/// After each so many meaningless lines, the daemon pauses for [`NOISE_PAUSE`].
 const NOISE: u32 = 256;
 const NOISE_PAUSE: Duration = Duration::from_millis(200);
-/// Waits between attempts to connect.
+/// The wait before connecting again after a stream that lasted longer than [`RETRY_MOST`]. It doubles after each
+/// other stream or failed attempt.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
+/// The longest wait before connecting again.
 const RETRY_MOST: Duration = Duration::from_secs(10);
 
-/// Returns when `gone` says that the guest is gone, and everything was read that the guest had sent by then.
+/// Returns when `gone` says that the guest is gone. If a stream is open then, it is first read to its end.
 pub async fn follow(daemon: Arc<Daemon>, handle: Arc<BayHandle>, mut gone: watch::Receiver<bool>) {
     let mut wait = RETRY_FIRST;
     let mut understood = false;
@@ -49,7 +52,7 @@ pub async fn follow(daemon: Arc<Daemon>, handle: Arc<BayHandle>, mut gone: watch
         }
         .await;
         tracing::debug!(bay = %handle.name, why = ended.err().as_deref(), "the event stream of a guest ended");
-        // If a stream lasted, the daemon reconnects at once. If streams break off each time, it waits longer.
+        // If a stream lasted, the daemon reconnects soon. If streams break off each time, it waits longer.
         wait = if began.elapsed() > RETRY_MOST { RETRY_FIRST } else { (wait * 2).min(RETRY_MOST) };
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
@@ -59,8 +62,8 @@ pub async fn follow(daemon: Arc<Daemon>, handle: Arc<BayHandle>, mut gone: watch
     }
 }
 
-/// Checks that the guest speaks this daemon's protocol. If not, the bay keeps running, and its reason says what to
-/// do.
+/// Checks that the guest speaks this daemon's protocol. If not, this is an error, the bay keeps running, and its
+/// reason says what to do.
 async fn same_protocol(daemon: &Daemon, handle: &BayHandle) -> Result<(), String> {
     let info = handle.guest.json::<GuestInfo>(Method::GET, "/v1/info", Bytes::new(), ANSWER_WITHIN);
     let found = info.await.map_err(|e| e.message)?.protocol;

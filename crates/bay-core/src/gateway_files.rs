@@ -4,8 +4,9 @@
 //!   data directory/egress/<bay id>/authority.age    encrypted: it has the key
 //!   data directory/egress/<bay id>/names            one name in a line, in the order of their addresses
 //! ```
-//! A fork begins with copies of both, because its processes have loaded the certificate and know the addresses. The
-//! key never leaves the daemon, so the shared authority gives a child nothing that its parent does not have.
+//! If its parent has an authority, a fork begins with copies of both, because its processes have loaded the
+//! certificate and know the addresses. No bay gets the key, so the shared authority gives a child nothing that its
+//! parent does not have.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -35,7 +36,7 @@ fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> CoreError {
     )
 }
 
-/// The bay's authority. It is made if there is none.
+/// The bay's authority. If there is none, it is copied from the bay's parent or made.
 pub(crate) fn authority(
     data_dir: &Path,
     bay: BayId,
@@ -142,8 +143,8 @@ impl NamesFile {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a name. If this succeeds, the name survives the end of the daemon. If it fails, the name must not be used
-    /// until [`NamesFile::settle`] succeeds.
+    /// Adds a name. If this succeeds, the name survives the end of the daemon, but not yet a power cut. If it
+    /// fails, the name must not be used until [`NamesFile::settle`] succeeds.
     pub(crate) fn add(&self, name: &str) -> io::Result<()> {
         let mut held = self.held();
         held.unwritten.push_str(name);
@@ -157,7 +158,7 @@ impl NamesFile {
         if held.unwritten.is_empty() { Ok(()) } else { held.write() }
     }
 
-    /// Flushes the list to disk, for memory that outlives the host's next start.
+    /// Flushes the list to disk, for processes in a memory checkpoint, which outlive a reboot.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.held().file.sync_data()
     }

@@ -1,5 +1,5 @@
-//! What the daemon advises for errors of a guest. A guest knows no front and not its bay's name, so its own advice names no
-//! commands; for some codes the daemon knows more.
+//! What the daemon advises for errors of a guest. A guest knows no front and not its bay's name, so its own advice
+//! names no commands. For some codes the daemon replaces that advice by its own.
 
 use bay_types::{Action, ErrorCode, Hint, HintBay};
 

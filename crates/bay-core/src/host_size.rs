@@ -5,11 +5,12 @@
 pub struct HostSize {
     pub memory_mib: u64,
     pub cpus: u64,
-    /// The size that the pool can reach.
+    /// The size that the pool can reach, or no bound if nobody has read it yet.
     pub disk_mib: u64,
 }
 
 impl HostSize {
+    /// The memory of this host, and the processors that this process may use.
     pub fn here() -> Self {
         let memory = rustix::system::sysinfo();
         let bytes = u64::from(memory.mem_unit).saturating_mul(memory.totalram as u64);

@@ -1,12 +1,12 @@
-//! Stopping an idle bay, if its creator requested that.
+//! Stopping an idle bay, if its settings say so.
 //!
-//! Idleness is measured on the whole bay, from the host: processor time, disks, outside connections with traffic, an
-//! attached client, a terminal in which somebody types, a lease taken inside. That nobody calls the API says nothing:
-//! a build may take hours.
+//! Idleness is measured on the whole bay. From the host, the daemon sees processor time, disks, outside
+//! connections with traffic and attached clients. The guest reports a terminal in which somebody types and a lease
+//! taken inside. That nobody calls the API says nothing: a build may take hours.
 //!
 //! Idle time is the sum of the pauses between measurements in which nothing happened, by a clock that stops while the
 //! host sleeps. If a pause is longer than planned (a delayed daemon, a stopped machine), only the planned pause
-//! counts. So neither a suspended host nor a clock that jumps stops a bay.
+//! counts. So neither a suspended host nor a clock that jumps adds idle time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +24,8 @@ use tokio::time::Instant;
 
 use crate::registry::BayHandle;
 
-/// How many measurements are made in the time after which a bay is stopped. Each makes the guest answer a request,
-/// which must not keep the bay busy.
+/// How many measurements are made in the time after which a bay is stopped, if the shortest and longest pause
+/// allow that. Each makes the guest answer a request, which must not keep the bay busy.
 const LOOKS: u32 = 4;
 /// Shortest pause between two measurements.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
@@ -45,12 +45,12 @@ struct Look {
     io_bytes: Option<u64>,
     network: NetworkUse,
     client_attached: bool,
-    /// How many commands began and clients attached, ever.
+    /// How many commands began and clients attached since the daemon started.
     uses: u64,
     activity: Activity,
 }
 
-/// The guest's answer to `GET /v1/activity`. Empty if the guest is too old to know it.
+/// The guest's answer to `GET /v1/activity`. Empty if the guest is too old to know it, or does not answer in time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 struct Activity {
     #[serde(default)]

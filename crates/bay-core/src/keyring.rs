@@ -1,9 +1,9 @@
 //! The key that encrypts secret data before it is written to the data directory.
 //!
-//! The key is kept elsewhere, so that a copy of the data directory reveals nothing: in `/etc/workbay/keys/<daemon
-//! id>` unless the operator sets another path. The first start makes it. A daemon whose key is gone reports that and
-//! keeps running. What was encrypted cannot be used until the key is back, and the daemon never makes a new key in
-//! its place.
+//! The key is kept elsewhere, so that a copy of the data directory reveals nothing of what is encrypted: in
+//! `/etc/workbay/keys/<daemon id>` unless the operator sets another path. If there is none, the first start makes
+//! it. A later daemon whose key is gone logs that and runs. What was encrypted cannot be used until the key is
+//! back and the daemon is started again. The daemon makes no new key in its place.
 //!
 //! Files are in the format of `age`, so that an operator with the key needs no Workbay to read them.
 
@@ -157,10 +157,10 @@ pub async fn forget_new_key(path: &Path, store: &Store) -> Result<(), bay_store:
     Ok(())
 }
 
-/// Describes the key at the given path, or the keys of all daemons of this host, without making or changing one.
+/// Describes the key at the given path, or all keys in [`KEYS`], without making or changing one.
 ///
 /// # Errors
-/// Why one of them cannot be used, or why none could be made.
+/// Why one of them cannot be used, or why the directory cannot be read.
 pub fn look(given: Option<&Path>) -> Result<String, String> {
     let usable = |path: &Path| match read(path) {
         Ok(found) => Ok(found.is_some()),

@@ -6,9 +6,9 @@
 //!                                database that was truncated or exchanged
 //! ```
 //!
-//! The daemon signs only what is on the disk: a head whose events are lost in a power cut would look like a fork. It
-//! signs a head only if it continues the last one. If the database does not continue it, the daemon keeps working and
-//! recording, signs nothing more, and reports why to every reader who verifies.
+//! The daemon signs only what is on the disk: a head whose events are lost in a power cut would look like a fork.
+//! When it starts, it checks that the database continues the stored head. If not, it keeps working and recording,
+//! signs nothing, and reports why to every reader who verifies.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -26,7 +26,7 @@ use tokio::sync::Mutex;
 use crate::background::blocking;
 use crate::open_error::OpenError;
 
-/// How far the stored head may be behind the record.
+/// The shortest interval between two heads. While events come, the stored head is about this far behind them.
 const HEAD_EVERY: Duration = Duration::from_secs(1);
 
 /// A signed head as readers get it.

@@ -17,18 +17,19 @@
 //!   a bay's connections ──► egress (policy, who, record) ──► the world; verbs/traffic reads that record for people
 //! ```
 //!
-//! What must hold for every front holds here. A front parses a request, calls one verb with the principal that sent
-//! it, and encodes the result. It can reach nothing else.
+//! What must hold for every front holds here. A front parses a request, calls a verb with the principal that sent
+//! it, and encodes the result. The store, the pool and the backends are private to this crate.
 //!
 //! Failure paths:
 //! * **The daemon is killed** at any line: every desired state is stored before anything is done about it, every step
 //!   may be repeated, and `adopt` finds what is incomplete by the bay's id.
-//! * **A guest dies**: the bay's state shows it at once. The reconciler starts it again a few times, then reports the
-//!   bay as failed.
-//! * **A guest lies, floods or stalls**: bodies, lines and waits are bounded (`channel`, `follow`).
-//! * **A caller hangs up**: the daemon completes the request all the same.
+//! * **A guest dies**: the bay's state shows it at once. If the bay should run, the reconciler starts it again a
+//!   few times, then reports the bay as failed.
+//! * **A guest lies, floods or stalls**: plain answers and lines are bounded, and so is the wait for them
+//!   (`channel`, `follow`). Streams have no bound, and a stream waits for the slower end.
+//! * **A caller hangs up**: the daemon completes a change that it has begun. A stream ends.
 //! * **The disk is full or read-only, the database or the pool damaged**: an [`OpenError`] or an error answer that
-//!   says what to do. Nothing is deleted or overwritten.
+//!   says what to do. The daemon deletes and overwrites nothing to get out of it.
 //!
 //! Tests can make the daemon or the runtime helper die at named points: see `fault`.
 #![forbid(unsafe_code)]

@@ -18,13 +18,13 @@ const MAX_ANSWER: usize = 64 * 1024;
 /// How long the rest of an answer is read. A server that hangs after its status has accepted the request.
 const READ_ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// Why a request had no effect.
+/// Why a request counts as failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Trouble {
     /// Another attempt may succeed.
     #[error("{0}")]
     Passing(String),
-    /// Every attempt will fail.
+    /// Another attempt is not worth it.
     #[error("{0}")]
     Lasting(String),
 }
@@ -34,7 +34,7 @@ impl Trouble {
         Self::Passing(error.to_string())
     }
 
-    /// Whether another attempt can succeed.
+    /// Whether another attempt is worth it.
     pub(crate) fn passes(&self) -> bool {
         matches!(self, Self::Passing(_))
     }

@@ -1,9 +1,10 @@
 //! The reconciler: one task per bay that brings the bay to its desired state.
 //!
-//! It takes no input. It reads the row, inspects the backend, asks [`next_step`] what to do and does it, until no step
-//! is left. It runs when a verb wakes it, when PID 1 of its bay ends, and on a timer. The daemon may be killed at any
-//! line: every step may be repeated, and the next daemon finds by id what a step began. A pass never retries. A step
-//! that fails leaves a state with a reason, and the next request or the timer tries again.
+//! It takes no input. It reads the row, inspects the backend, asks [`next_step`] what to do and does it, until no
+//! step is left. It runs when a verb wakes it, when PID 1 of its bay ends, and on a timer. The daemon may be
+//! killed at any line: every step may be repeated, and the next daemon finds by id what a step began. A pass never
+//! retries. A step that fails leaves a reason. The timer tries a stop, a clearing and a deletion again. Other
+//! steps wait for the next request.
 //!
 //! | module | steps |
 //! |---|---|
@@ -11,12 +12,12 @@
 //! | [`start`], [`thaw`] | start PID 1 or restore its memory, wait until the guest answers |
 //! | [`running`] | none: what accompanies a bay that runs |
 //! | [`settings`] | apply settings that a caller changed |
-//! | [`pause`] | pause, resume, keep only what is on disk |
+//! | [`pause`] | pause, resume, keep only what is on disk, give up a paused bay that is gone |
 //! | [`stop`] | stop, delete |
-//! | [`loss`] | record that a guest ended by itself |
+//! | [`loss`] | record that a guest ended by itself, clear what a failed bay left |
 //!
 //! If the guest of a bay dies that should run, the reconciler starts it again, at most [`MAX_RESTARTS`] times in
-//! [`RESTART_WINDOW`]. Then the bay is failed.
+//! [`RESTART_WINDOW`]. Then the bay is failed. A request counts from the start again, and so does another daemon.
 //!
 //! [`MAX_RESTARTS`]: crate::restarts::MAX_RESTARTS
 //! [`RESTART_WINDOW`]: crate::restarts::RESTART_WINDOW

@@ -1,5 +1,5 @@
-//! The bays that the daemon knows, in memory. The store is the truth. Every change is committed there first and shown
-//! here afterwards, so that reads and waits need no query.
+//! The bays that the daemon knows, in memory. The store is the truth of a bay's row. Every change of a row is
+//! committed there first and shown here afterwards, so that reads and waits need no query.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -39,7 +39,8 @@ pub struct Settled {
 /// The open egress of one bay, for users other than its gateway.
 #[async_trait]
 pub(crate) trait OpenEgress: fmt::Debug + Send + Sync {
-    /// Packets that the gateway dropped since the bay started.
+    /// Packets that the kernel dropped since the bay started, and name look-ups that the gateway dropped since it
+    /// was opened.
     fn dropped(&self) -> DroppedPackets;
 
     /// Numbers of the decisions that let something out which has not ended.
@@ -49,7 +50,8 @@ pub(crate) trait OpenEgress: fmt::Debug + Send + Sync {
     /// it ended.
     fn exec_began(&self);
 
-    /// Waits until gateway and guest have the secrets of this change, or a later one.
+    /// Waits until gateway and guest have the secrets of this change, or a later one. Ends too when the egress
+    /// closes.
     async fn secrets_delivered(&self, change: u64);
 
     /// Waits until open requests are answered, for at most this time.
@@ -64,7 +66,7 @@ pub(crate) trait OpenEgress: fmt::Debug + Send + Sync {
 pub struct BayHandle {
     pub id: BayId,
     pub name: BayName,
-    /// The driver that runs it.
+    /// The driver that runs it, or a placeholder.
     pub backend: Arc<dyn Backend>,
     /// Why `backend` can do nothing: this daemon lacks the driver.
     pub(crate) driver_missing: Option<String>,
@@ -72,12 +74,12 @@ pub struct BayHandle {
     /// Wakes the reconciler.
     pub(crate) wake: Notify,
     /// Held while the bay's parts change or must not change: during one pass of the reconciler, and while a
-    /// checkpoint is made.
+    /// checkpoint is made or deleted.
     pub at_work: tokio::sync::Mutex<()>,
     /// Requests of the bay's own processes.
     pub(crate) inside: InsideRequests,
     pub(crate) forwards: OpenForwards,
-    /// The bay's egress, while it runs.
+    /// The bay's egress, while it is open.
     egress: Mutex<Option<Arc<dyn OpenEgress>>>,
     row: watch::Sender<BayRow>,
     /// Keeps commits and the rows shown here in the same order.
@@ -86,9 +88,9 @@ pub struct BayHandle {
     settled: watch::Sender<Settled>,
     grace_ms: AtomicU64,
     execs: Mutex<Execs>,
-    /// Connections of callers to execs of the bay.
+    /// Connections of callers to execs and ports of the bay.
     clients: AtomicU64,
-    /// How many execs and attachments there ever were.
+    /// How many execs and attachments there were since the daemon started.
     uses: AtomicU64,
     /// Notified whenever an exec is known to be over.
     exec_over: Notify,
@@ -107,7 +109,7 @@ struct Execs {
     last: HashMap<ExecId, LimitEvents>,
 }
 
-/// An attached caller, until dropped.
+/// A caller that is connected to an exec or a port of the bay, until dropped.
 #[derive(Debug)]
 pub(crate) struct Attached(Arc<BayHandle>);
 
@@ -280,7 +282,7 @@ impl BayHandle {
     /// Publishes the result of a request. A failure is not overwritten for the same request: another pass may follow
     /// at once and find nothing to do, before the caller has read the failure.
     pub(crate) fn settle(&self, settled: Settled) {
-        // Below, a bay has an id; a person knows its name, and may have asked about another bay.
+        // The errors of drivers and files name a bay by its id. A person knows it by its name.
         let settled = Settled { error: settled.error.map(|error| error.about(&self.name)), ..settled };
         self.settled.send_if_modified(|last| {
             let failed_before = last.asked == settled.asked && last.error.is_some() && !settled.deleted;
@@ -291,7 +293,7 @@ impl BayHandle {
         });
     }
 
-    /// Waits for the result of a request.
+    /// Waits for the result of a request, or of a later one.
     pub async fn outcome(&self, asked: u64, within: Duration) -> Result<Settled, CoreError> {
         let mut settled = self.settled.subscribe();
         let outcome = tokio::time::timeout(within, settled.wait_for(|s| s.asked >= asked || s.deleted)).await;
@@ -299,7 +301,7 @@ impl BayHandle {
             Ok(Ok(settled)) => Ok(settled.clone()),
             Ok(Err(_)) | Err(_) => Err(CoreError::new(
                 ErrorCode::Interrupted,
-                format!("the bay {} is not ready after {} s", self.name, within.as_secs()),
+                format!("the bay {} is not as requested after {} s", self.name, within.as_secs()),
                 Hint::new("the daemon continues; {} shows the state", [Action::ShowBay((&self.name).into())]),
             )),
         }
@@ -337,7 +339,7 @@ impl BayHandle {
         self.execs().starting.keys().copied().collect()
     }
 
-    /// A number that grows whenever somebody uses the bay.
+    /// A number that grows whenever a command begins or a client attaches.
     pub(crate) fn uses(&self) -> u64 {
         self.uses.load(Ordering::Relaxed)
     }
@@ -453,7 +455,8 @@ impl Registry {
     }
 }
 
-/// The name that the caller probably meant: at most two typing errors away, and at most a third of its characters.
+/// The name that the caller probably meant. It differs by at most two typing errors, and by at most one for each
+/// three characters given (rounded up).
 fn closest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     const SLIPS: usize = 2;
     let bound = SLIPS.min(given.chars().count().div_ceil(3));

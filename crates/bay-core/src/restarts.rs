@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The most restarts within [`RESTART_WINDOW`].
+/// The most restarts within [`RESTART_WINDOW`], without a request in between.
 pub(crate) const MAX_RESTARTS: usize = 3;
+/// After this time, a death no longer counts.
 pub(crate) const RESTART_WINDOW: Duration = Duration::from_secs(600);
 /// Waits before the first, second and third restart.
 const BACK_OFF: [Duration; MAX_RESTARTS] = [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(5)];

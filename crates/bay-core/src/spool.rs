@@ -1,6 +1,7 @@
-//! The output that the guest stored on disk, read by the daemon while no guest can be asked. The directory is
-//! hostile: root in the bay can write all of it. The reader of `bay-guest` is made for that. What it reads is only
-//! shown; nothing is decided by it or recorded from it.
+//! The output and the services that the guest stored on disk, read by the daemon while no guest can be asked. The
+//! directory is hostile: root in the bay can write all of it. The reader of `bay-guest` is made for that. What it
+//! reads is shown, and the end of a failed command's output is searched for the name of a missing program. Nothing
+//! else is decided by it or recorded from it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;

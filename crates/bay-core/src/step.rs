@@ -3,22 +3,26 @@
 //! ```text
 //!  wanted    true now                          step
 //!  deleted   anything                          Delete
-//!  any       a recorded PID 1 that is gone     NoteLoss      (unless we were stopping it: Stop; or it is on disk: LetGo)
-//!  any       failed                            Clear what is left, then Rest until somebody asks again
+//!  not       failed                            Clear a recorded PID 1, Apply settings, then Rest until somebody asks
+//!  stopped                                     again
+//!  any       a recorded PID 1 that is gone     NoteLoss      (unless we were stopping it: Stop; or it is on disk and
+//!                                              wanted paused: LetGo)
 //!  any       settings that do not hold yet     Apply         (what runs gets them at once, without a stop)
 //!  any       to be as at a checkpoint          Stop, then Restore
 //!  any       root to be replaced               Stop, then ReplaceRoot
-//!  running   no disk                           MakeDisk
-//!            gone                              Start (Wait while backing off)
+//!  running   no disk                           MakeDisk      (Stop first, if there is a PID 1)
+//!  or paused
+//!  running   gone                              Start (Wait while backing off)
 //!            paused                            Resume
 //!            running, not yet known to answer  Confirm
-//!  paused    running                           Pause
-//!            anything, kept on disk            LetGo, then Rest
+//!  paused    anything, kept on disk            LetGo, then Rest
+//!            running, or paused unrecorded     Pause
 //!            gone                              Forsake: memory cannot come back, so it becomes "stopped"
-//!  stopped   running or paused                 Stop
+//!  stopped   anything not recorded as stopped  Stop
 //! ```
-//! Every step brings the bay nearer to its desired state or leaves a reason. So repeating this function and doing its
-//! steps ends in [`Step::Rest`].
+//! The first row that fits counts; in all other cases the step is [`Step::Rest`]. Every step brings the bay nearer
+//! to its desired state or leaves a reason. So repeating this function and doing its steps ends in [`Step::Rest`],
+//! in [`Step::Delete`], or in [`Step::Wait`] until a restart is due.
 
 use bay_backend::Seen;
 use bay_types::bay::{Desired, State};

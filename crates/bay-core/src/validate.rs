@@ -1,5 +1,5 @@
-//! Checks of what callers request. Everything here is pure: the same request gets the same answer on every host of
-//! the same size.
+//! Checks of what callers request that need no I/O. The same request gets the same answer on every host of the
+//! same size.
 
 use std::path::{Component, Path};
 
@@ -104,8 +104,9 @@ pub(crate) fn limits(limits: &Limits, host: HostSize) -> Result<(), CoreError> {
     Ok(())
 }
 
-/// A shorter time would stop a bay while its user thinks.
+/// The shortest time without activity after which a bay can be stopped.
 const MIN_IDLE_STOP_S: u64 = 2;
+/// The longest time without activity after which a bay can be stopped: 30 days.
 const MAX_IDLE_STOP_S: u64 = 30 * 24 * 60 * 60;
 
 pub(crate) fn idle_stop(seconds: Option<u64>) -> Result<(), CoreError> {

@@ -10,8 +10,10 @@ use bay_types::backend::BackendName;
 /// The configuration of a daemon. The caller parses it from flags and environment.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Contains the lock, database, socket, run directories and the executable's copy.
+    /// Contains the lock, the database, the secrets, the run directories, the executable's copy, and by default
+    /// the socket.
     pub data_dir: PathBuf,
+    /// Contains the files of bays, images and repositories.
     pub pool_dir: PathBuf,
     /// The socket of the API.
     pub socket: PathBuf,
@@ -22,7 +24,7 @@ pub struct ServerConfig {
     /// The executable of this process. A copy of it runs as guest and runtime helper.
     pub executable: PathBuf,
     pub pool_options: PoolOptions,
-    /// The collector that spans of execs are sent to.
+    /// The collector that spans of bays, execs and their requests are sent to.
     pub otlp: Option<Collector>,
     /// The backend of new bays, unless the caller names one.
     pub backend: BackendName,

@@ -4,9 +4,10 @@
 //!   caller ──► listen (who is it) ──► a front (parse, encode) ──► bay-core (verbs)
 //! ```
 //!
-//! **Start**: lock the data directory, copy the executable, open store and pool, find the drivers, let the core adopt
-//! the bays of an earlier daemon, then listen. **End** (SIGTERM, SIGINT): stop accepting, finish requests, exit. Bays
-//! keep running, and the next daemon adopts them.
+//! **Start**: reserve the TCP address, lock the data directory, open the store, copy the executable, open the
+//! pool, find the drivers, let the core adopt the bays of an earlier daemon, then listen on the socket and accept.
+//! **End** (SIGTERM, SIGINT): stop accepting, give requests some seconds to finish, exit. Bays keep running, and
+//! the next daemon adopts them.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

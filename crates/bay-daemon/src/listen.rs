@@ -1,9 +1,9 @@
 //! The doors: the daemon's unix socket, and loopback TCP for callers with the token.
 //!
-//! On the socket the kernel identifies the caller. Every user who may open it is an operator: root, and members of the group
-//! `workbay` ([`crate::group`]). TCP has no such identity, and browsers can reach loopback too. A TCP
-//! caller must present the token, must name the daemon by a loopback name (so a rebound DNS name fails), and must not
-//! be a web page.
+//! On the socket the kernel identifies the caller. Every user who may open it is an operator: root, and members of
+//! the configured group, if the host has it ([`crate::group`]). TCP has no such identity, and browsers can reach
+//! loopback too. A TCP caller must present the token, must name the daemon by a loopback name (so a rebound DNS
+//! name fails), and must not send the headers of a web page.
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -36,7 +36,7 @@ use crate::serve_error::ServeError;
 const MAX_CONNECTIONS: usize = 4096;
 /// How long a TCP caller may take to send a request's head.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
-/// How long requests in progress may take when the daemon shuts down.
+/// How long requests in progress may take when the daemon shuts down. Then they are cut off.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 /// The pause after a failed accept. If file descriptors have run out, an immediate retry would fail too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -66,8 +66,9 @@ impl OwnSocket {
     }
 }
 
-/// The daemon's socket, open to root and, if given, to members of a group. It is made in a directory that only we can enter, and then renamed to its path. So it never has
-/// wider permissions than intended, whatever the umask, and it atomically replaces a stale socket.
+/// The daemon's socket, open to root and, if given, to members of a group. It is made in a directory that only we
+/// can enter, and then renamed to its path. So it never has wider permissions than intended, whatever the umask,
+/// and it atomically replaces a socket that is there, even one in use.
 pub(crate) fn unix(path: &Path, group: Option<u32>) -> Result<(UnixListener, OwnSocket), ServeError> {
     let failed = |source| ServeError::Listen { place: path.display().to_string(), source };
     match std::fs::symlink_metadata(path) {
@@ -205,7 +206,7 @@ impl Service<Request<Incoming>> for Door {
     }
 }
 
-/// Accepts connections until the daemon must end, then lets requests in progress finish.
+/// Accepts connections until the daemon must end, then lets requests in progress finish within [`FINISH_WITHIN`].
 pub(crate) async fn serve(
     rest: RestFront,
     daemon: Arc<Daemon>,

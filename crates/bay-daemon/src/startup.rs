@@ -1,4 +1,5 @@
-//! What must exist before anything else: the data directory, its lock, and the executable that bays run.
+//! What a start prepares on the host besides store, pool and socket: the data directory, its lock and record, the
+//! executable that bays run, the token, and limits of the process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -45,7 +46,8 @@ pub(crate) fn data_dir(path: &Path, group: Option<u32>) -> Result<(), ServeError
     Ok(())
 }
 
-/// Writes down what this daemon has on the host, before it makes any of it. `new_key` is a key that this start makes.
+/// Writes down where this daemon has its pool, socket and key, before it makes them. `new_key` is a key that this
+/// start makes. A key that no daemon made is not on the record.
 pub(crate) fn keep_record(
     config: &ServerConfig,
     daemon: &str,
@@ -135,7 +137,7 @@ pub(crate) fn guest_copy(data_dir: &Path, executable: &Path) -> Result<PathBuf, 
     Ok(path)
 }
 
-/// Removes copies of earlier releases. A bay that runs such a copy keeps it, because an open file stays.
+/// Removes all other copies. A bay that runs such a copy keeps it, because an open file stays.
 pub(crate) fn drop_old_copies(current: &Path) {
     let listed = current.parent().map(fs::read_dir);
     for entry in listed.into_iter().flatten().flatten().filter_map(Result::ok) {
@@ -190,9 +192,10 @@ pub(crate) fn token(data_dir: &Path) -> Result<String, ServeError> {
     Ok(token)
 }
 
-/// Protects the daemon's memory from other processes, and raises the limit of open files.
+/// Keeps the daemon's memory from core dumps and from other processes of its user, and raises the limit of open
+/// files. What fails is logged, and the daemon starts all the same.
 pub(crate) fn harden() {
-    // Neither a core dump nor another process of the same user may reveal the daemon's memory.
+    // Otherwise a core dump, or another process of the same user, could reveal the daemon's memory.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
     {
         tracing::warn!(%error, "core dumps could not be turned off");

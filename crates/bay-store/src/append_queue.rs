@@ -1,8 +1,9 @@
 //! Events that record no change of a row, from many callers at once. A transaction costs as much as a dozen events,
-//! so one task writes all waiting events in one transaction.
+//! so one task writes the waiting events together, up to [`MAX_TOGETHER`] in one transaction.
 //!
 //! Urgent events (`now`) must be stored before the daemon acts. The others (`later`) only report what the daemon
-//! did: they join the next transaction, and get one of their own if none begins within [`LATER_WITHIN`].
+//! did: they join the next transaction of urgent ones, and get one of their own if none begins within
+//! [`LATER_WITHIN`].
 
 use std::future::pending;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::draft::Entry;
 use crate::error::{Result, StoreError};
 use crate::writer::Writer;
 
-/// Most events in one transaction.
+/// Most events in one transaction, besides one `later` event that waited for it.
 const MAX_TOGETHER: usize = 256;
 /// Most events that wait in a queue. A caller with one more waits until the queue has room.
 const QUEUE: usize = 4 * MAX_TOGETHER;
@@ -44,8 +45,8 @@ impl Appends {
         send_and_wait(&self.now, entry).await
     }
 
-    /// Writes an event within some milliseconds, in a transaction that other events need anyway if there is one.
-    /// Returns its number.
+    /// Writes an event in a transaction that urgent events need anyway, or after [`LATER_WITHIN`] in one of its
+    /// own. Returns its number.
     pub(crate) async fn append_later(&self, entry: Entry) -> Result<u64> {
         let _late = self.late.acquire().await;
         send_and_wait(&self.later, entry).await

@@ -1,5 +1,5 @@
-//! The table of approvals: questions to a person, and their answers. Only the first answer counts. Each step is one
-//! transaction that checks the approval's state and appends the event that records it.
+//! The table of approvals: questions to a person, and their answers. Only the first answer counts. Each step of an
+//! approval is one transaction that checks its state and appends the event that records the step.
 
 use bay_types::approval::{Answer, Approval, ApprovalState};
 use bay_types::event::Field;
@@ -16,9 +16,10 @@ use crate::error::{Result, StoreError};
 use crate::policy::{self, GrantRow, PolicyNew, Scope};
 use crate::store::Store;
 
-/// Closed approvals that are kept, per bay and in total. The limit per bay keeps one bay from displacing the
-/// approvals of others. The ledger has all of them.
+/// A closed approval is kept while it is among so many newest approvals of its bay. This keeps one bay from
+/// displacing the approvals of others. The ledger has the events of all of them.
 const KEPT_OF_BAY: u32 = 200;
+/// A closed approval is kept while it is among so many newest approvals of all bays.
 const KEPT: u32 = 10_000;
 /// The value of `uses_left` of an allow without a limit.
 const UNBOUNDED: i64 = -1;
@@ -81,7 +82,7 @@ fn row(row: &SqliteRow) -> Result<ApprovalRow> {
     Ok(ApprovalRow { key: row.try_get(0).map_err(column)?, card, uses_left: u64::try_from(uses_left).ok() })
 }
 
-/// Closes the approvals of a bay that is removed.
+/// Closes the open approvals and the allows of a bay that is removed, or whose state is gone.
 pub(crate) async fn forget(connection: &mut SqliteConnection, bay: BayId) -> sqlx::Result<()> {
     let dropped = sqlx::query("UPDATE approvals SET state = 'dropped' WHERE bay = $1 AND state = 'open'");
     dropped.bind(bay.to_string()).execute(&mut *connection).await?;
@@ -91,7 +92,7 @@ pub(crate) async fn forget(connection: &mut SqliteConnection, bay: BayId) -> sql
 }
 
 impl Store {
-    /// Adds an approval. Returns the number of its event.
+    /// Adds an approval, and deletes closed ones that are not kept. Returns the number of its event.
     ///
     /// # Errors
     /// When the database cannot be written.

@@ -22,7 +22,7 @@ use crate::store::{Store, random_bytes};
 use crate::{approval, id_ranges, meta};
 
 const ID_CURSOR: &str = "id_cursor";
-/// How many suffixed names are tried before giving up on deriving one.
+/// The numbers below this are tried as suffixes of a name, from 2 on.
 const MAX_NAME_SUFFIX: u32 = 9999;
 
 /// A bay as the daemon stores it.
@@ -77,7 +77,7 @@ pub struct BayRow {
 pub enum NameChoice {
     /// This name, or the creation fails.
     Exact(BayName),
-    /// This name, or this name with the first free number appended.
+    /// This name, or this name with the first free number appended. Fails if all numbers are taken.
     Derived(BayName),
 }
 
@@ -261,7 +261,8 @@ impl Store {
         Ok(made)
     }
 
-    /// A range of ids that no existing bay has. The cursor moves on, so that a freed range is not used again soon.
+    /// A range of ids that no bay of this daemon has. The cursor moves on, so that a freed range is not used again
+    /// soon.
     async fn id_base(&self, connection: &mut SqliteConnection) -> Result<u32> {
         let failed = self.failed("choosing a range of ids");
         let rows =
@@ -296,8 +297,8 @@ impl Store {
         rows.iter().map(row).collect()
     }
 
-    /// Changes a bay and appends the event, in one transaction. A change of `state` sets `since`. Id, name and id
-    /// range cannot be changed.
+    /// Changes a bay and appends the event, if there is one, in one transaction. A change of `state` sets `since`.
+    /// What the bay has for life, such as id, name, backend and id range, is not stored again.
     ///
     /// # Errors
     /// [`StoreError::BayUnknown`], or when the database cannot be written.
@@ -366,7 +367,8 @@ impl Store {
         Ok(changed)
     }
 
-    /// Deletes a bay and its execs. Its events stay.
+    /// Deletes a bay with its execs, costs, checkpoints, policy and grants, and closes its approvals. Its events
+    /// stay.
     ///
     /// # Errors
     /// When the database cannot be written.

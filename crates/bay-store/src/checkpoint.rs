@@ -1,5 +1,5 @@
-//! The table of checkpoints. A row is added after all files of the checkpoint are on disk and deleted before any of
-//! them is, so a listed checkpoint is complete.
+//! The table of checkpoints. The daemon adds a row after all files of the checkpoint are on disk, and deletes it
+//! before any of them, so that a listed checkpoint is complete.
 
 use bay_types::checkpoint::{CheckpointKind, CheckpointView};
 use bay_types::event::checkpoint::CheckpointAsked;

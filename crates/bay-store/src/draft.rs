@@ -41,7 +41,8 @@ impl Draft {
         Self { kind, body, columns }
     }
 
-    /// Empties fields, least important first, until the body is short enough. The request and the decision stay.
+    /// Empties fields, least important first, until the body is short enough or none of them is left. The request
+    /// and the decision stay.
     #[must_use]
     pub fn shortened(mut self) -> Self {
         for field in LEAST_IMPORTANT {

@@ -18,8 +18,8 @@ use crate::tree;
 
 impl Store {
     /// Writes an event that records no change of a row, such as an import or a decision. When this returns, the
-    /// event survives the end of the daemon; it survives a power cut after [`Store::event_durable`]. The event is
-    /// written even if the caller drops this future.
+    /// event survives the end of the daemon. It survives a power cut after [`Store::event_durable`]. Once it is
+    /// queued, it is written even if the caller drops this future.
     ///
     /// # Errors
     /// When the database cannot be written.
@@ -113,7 +113,7 @@ impl Store {
 
     /// How many bytes of the record a bay's own processes caused after `since`, without its traffic. Each event
     /// counts its body and `beside` bytes, and a restore also `after_restore` bytes for the events that follow it.
-    /// Also returns the number of the last event counted.
+    /// Also returns the number of the bay's last event.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -142,7 +142,7 @@ impl Store {
         Ok((to_u64(row.try_get(0).map_err(&failed)?), to_u64(row.try_get(1).map_err(&failed)?)))
     }
 
-    /// The newest events of a bay of these two kinds, newest first.
+    /// The newest events of a bay of these two kinds, newest first, at most `limit`.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -182,7 +182,8 @@ impl Store {
         row.map(|row| event_row(&row).map_err(&failed)?.event()).transpose()
     }
 
-    /// The events of the ends of removed bays, newest first: of those with this last name, or of all.
+    /// The events of the ends of removed bays, newest first, at most `limit`: of those with this last name, or of
+    /// all.
     ///
     /// # Errors
     /// When the database cannot be read.

@@ -219,8 +219,8 @@ impl Store {
         }))
     }
 
-    /// Records how an exec ended, and returns the changed row. Only the first end counts: for a later one nothing
-    /// changes and this returns `None`.
+    /// Records how an open exec ended, and returns the changed row. If it ended already, nothing changes and this
+    /// returns `None`.
     ///
     /// # Errors
     /// When the database cannot be written.
@@ -344,6 +344,8 @@ impl Store {
         rows.iter().map(row).collect()
     }
 
+    /// An exec of a bay by its id.
+    ///
     /// # Errors
     /// When the database cannot be read.
     pub async fn exec_get(&self, bay: BayId, id: ExecId) -> Result<Option<ExecRow>> {
@@ -357,6 +359,8 @@ impl Store {
             .transpose()
     }
 
+    /// An exec of a bay by its number.
+    ///
     /// # Errors
     /// When the database cannot be read.
     pub async fn exec_by_number(&self, bay: BayId, number: u64) -> Result<Option<ExecRow>> {
@@ -385,8 +389,8 @@ impl Store {
         rows.iter().map(row).collect()
     }
 
-    /// Deletes the oldest finished execs beyond `keep` and returns their ids, so that the caller can delete their
-    /// output.
+    /// Deletes finished execs that are not among the newest `keep` numbers, and returns their ids, so that the
+    /// caller can delete their output.
     ///
     /// # Errors
     /// When the database cannot be written.

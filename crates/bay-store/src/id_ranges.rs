@@ -3,10 +3,10 @@
 //! Root in a bay is `id_base` on the host; the bay owns the next [`ID_RANGE`] ids. Ranges lie between
 //! [`FIRST_ID_BASE`] and [`LAST_ID_BASE`], which gives 28,670 slots. Several daemons on one host do not know of
 //! each other, so each begins at a slot derived from its own id and goes upwards. With ten daemons of five bays
-//! each, two ranges coincide with a probability of about 1 in 60. Two such bays share the kernel's per-user
-//! accounting, but no files and no processes. Ranges that `/etc/subuid` or `/etc/subgid` assign are skipped. A slot
-//! is used again only after the cursor has passed all others, so that a new bay does not get the ids of leftovers
-//! of a recent one.
+//! each, two ranges coincide with a probability of about 1 in 70. Two such bays share the kernel's per-user
+//! accounting, but no files and no processes. Ranges that `/etc/subuid` or `/etc/subgid` assign when the daemon
+//! starts are skipped. A slot is used again only after the cursor has passed all others, so that a new bay does
+//! not get the ids of leftovers of a recent one.
 
 use std::collections::HashSet;
 use std::path::Path;

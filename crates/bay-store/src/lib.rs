@@ -1,4 +1,5 @@
-//! What the daemon must not forget: bays, execs and the hashed record of events, in one SQLite file.
+//! What the daemon must not forget, in one SQLite file: bays with their execs, checkpoints and costs, policies,
+//! approvals, and the hashed record of events.
 //!
 //! ```text
 //!   writer: one connection behind a lock          readers: a small pool
@@ -6,13 +7,13 @@
 //!        change a row
 //!        append its event (a leaf of the ledger's tree)
 //!        move the tree's frontier (size, hashes)
-//!      COMMIT ── wakes ──► the sync task: one fdatasync of the log within 50 ms for all commits since
+//!      COMMIT ── wakes ──► the sync task: after 30 ms, one fdatasync of the log for all commits since
 //! ```
 //!
-//! One transaction changes a row and appends the event that records the change: the database never holds one
-//! without the other. The daemon acts on the world (a disk, a process) only after the commit that announces the
-//! act. A committed transaction survives `kill -9` of the daemon at once, and a power cut after at most
-//! [`SYNC_WITHIN`].
+//! If a change of a row has an event, one transaction makes the change and appends the event: the database never
+//! holds one without the other. Some changes have no event, such as costs and the handle of a runtime. A committed
+//! transaction survives `kill -9` of the daemon at once, and a power cut after about [`SYNC_WITHIN`], or when
+//! [`Store::event_durable`] has returned.
 //!
 //! Failure paths:
 //! * **The file is not a database, or is damaged**: [`StoreError::Damaged`] with the path. The store repairs,
@@ -25,12 +26,12 @@
 //!   memory the store keeps only the end of the event record. It discards that after a transaction that it did not
 //!   see commit, and reads it again.
 //! * **Somebody edited, removed or reordered events**: [`Store::events_verify`] names the first event that does not
-//!   verify. A reader who has no access to the database checks proofs (`ledger_…`) against a head that was signed
-//!   before.
+//!   verify. If all hashes were replaced too, only a head that was signed before shows it: readers check proofs
+//!   (`ledger_…`) against one.
 //! * **The log cannot be flushed**: the daemon logs an error, and [`Store::event_durable`] fails from then on.
 //!
-//! The SQL is portable (`$1`, text timestamps, no upserts beyond `ON CONFLICT`), so that another database can run
-//! the same statements later.
+//! Most of the SQL is portable (`$1`, text timestamps, no upserts beyond `ON CONFLICT`). What begins transactions,
+//! reads JSON or checks the file is SQLite's own.
 #![forbid(unsafe_code)]
 
 mod append_queue;

@@ -2,7 +2,7 @@
 //! policy of an older release can always be read, shown and replaced.
 //!
 //! A policy belongs to a *scope*: the host, a project (a repository, by its location), or a bay. One transaction
-//! makes each change and appends the event that records it.
+//! makes each change and appends the event that records it, or that of the bay which is made or removed with it.
 
 use std::fmt;
 
@@ -53,7 +53,7 @@ pub struct PolicyRow {
     /// Its displayed name: a preset or a file.
     pub name: String,
     pub text: String,
-    /// JSON: what the CLI found on the operator's machine when the policy was set.
+    /// JSON: what the client found in settings on its machine when the policy was set.
     pub places: String,
     pub set_at: Timestamp,
 }
@@ -223,6 +223,8 @@ pub(crate) async fn bay_known(store: &Store, connection: &mut SqliteConnection, 
 }
 
 impl Store {
+    /// The policy of a scope.
+    ///
     /// # Errors
     /// When the database cannot be read.
     pub async fn policy_get(&self, scope: &Scope) -> Result<Option<PolicyRow>> {
@@ -345,8 +347,8 @@ impl Store {
         Ok(Some(found))
     }
 
-    /// Revokes all grants of a bay, because the state that they were given to is gone: the bay was stopped,
-    /// replaced or restored. Returns whether there were any; if not, nothing is recorded.
+    /// Revokes all grants of a bay, because the state that they were given to is gone, as after a stop or before a
+    /// start. Returns whether there were any. If not, nothing is recorded.
     ///
     /// # Errors
     /// When the database cannot be written.

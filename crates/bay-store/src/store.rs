@@ -141,15 +141,15 @@ impl Store {
         })
     }
 
-    /// Identifies this daemon for as long as its data directory exists. Its corner of the pool, its cgroups and its
-    /// id ranges are named after it.
+    /// Identifies this daemon for as long as its database exists. Its corner of the pool and its cgroups are named
+    /// after it, and its id ranges begin at a slot that follows from it.
     #[must_use]
     pub fn daemon_id(&self) -> &str {
         &self.inner.daemon_id
     }
 
     /// Moves the log into the database file and flushes it. When this returns, every acknowledged change is on the
-    /// disk.
+    /// disk, unless the flush failed, which is logged.
     pub async fn close(&self) {
         self.inner.appends.drain().await;
         self.inner.readers.close().await;
@@ -177,6 +177,8 @@ impl Store {
         meta::get(&mut reader, key).await.map_err(&failed)
     }
 
+    /// Sets a value of the table `meta`.
+    ///
     /// # Errors
     /// When the database cannot be written.
     pub async fn setting_set(&self, key: &'static str, value: &str) -> Result<()> {
@@ -186,6 +188,8 @@ impl Store {
         transaction.commit().await
     }
 
+    /// Removes a value of the table `meta`.
+    ///
     /// # Errors
     /// When the database cannot be written.
     pub async fn setting_remove(&self, key: &'static str) -> Result<()> {

@@ -10,10 +10,12 @@ use tokio::sync::{Notify, watch};
 
 use crate::writer::Writer;
 
-/// A commit reaches the disk within this time.
+/// A commit reaches the disk within this time, if a flush takes the disk no longer than the rest of it after
+/// [`SYNC_GATHER`]. Nothing enforces it.
 pub const SYNC_WITHIN: Duration = Duration::from_millis(50);
-/// How long the sync task waits for more commits. The rest of [`SYNC_WITHIN`] is for the disk.
+/// How long the sync task waits for more commits, unless a caller waits for a flush.
 const SYNC_GATHER: Duration = Duration::from_millis(30);
+
 /// Which part of the record survives a power cut.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Durable {

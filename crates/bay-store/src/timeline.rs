@@ -21,7 +21,8 @@ pub const DESCENT_KINDS: [&str; 5] = [
     BayRestored::KIND,
     BayPromoted::KIND,
 ];
-/// Most events of these kinds that are read. If a bay has more, its oldest timeline lines name no checkpoint.
+/// Most events of [`DESCENT_KINDS`] that are read. If a bay has more, its oldest timeline lines name no
+/// checkpoint.
 const MAX_DESCENT: u32 = 10_000;
 
 /// Where a page of the record begins.
@@ -146,7 +147,7 @@ impl Store {
         rows.iter().map(|row| event_row(row).map_err(&failed)?.event()).collect()
     }
 
-    /// Where to begin so that the page has the last `limit` events after `since`.
+    /// Where to begin so that [`Store::timeline_page`] has the last `limit` events after `since`.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -202,7 +203,7 @@ impl Store {
         Ok(low)
     }
 
-    /// Whether the bay has any event.
+    /// Whether the bay has any event that [`Store::timeline_page`] has.
     ///
     /// # Errors
     /// When the database cannot be read.

@@ -52,8 +52,8 @@ impl Store {
         rows.iter().map(|row| event_row(row).map_err(&failed)?.event()).collect()
     }
 
-    /// Where to begin so that the page has the last `limit` of them. An allowed request counts by the event of its
-    /// end.
+    /// Where to begin so that [`Store::traffic_page`] has the last `limit` events. An allowed request counts by
+    /// the event of its end.
     ///
     /// # Errors
     /// When the database cannot be read.

@@ -49,7 +49,7 @@ pub(crate) struct WriterGuard<'a> {
     writer: &'a Writer,
 }
 
-/// A transaction. Dropping it without [`Transaction::commit`] rolls it back before the next one begins.
+/// A transaction. If it is dropped without a commit, it is rolled back before the next one begins.
 pub(crate) struct Transaction<'a> {
     write: &'a mut WriteConnection,
     writer: &'a Writer,

@@ -1,5 +1,6 @@
-//! Requests that need an approval. The gateway holds each one until somebody answers, or for a time chosen by the
-//! client's `User-Agent`.
+//! Requests that need an approval. The gateway holds each one until somebody answers, at most for a time chosen by
+//! the client's `User-Agent`. If the body, or as much of it as a person is shown, has not arrived, the
+//! request is denied.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -127,7 +128,7 @@ impl BayDecider {
         }
     }
 
-    /// Denies the request because nobody approved it, or because its body did not arrive.
+    /// Denies the request for the reason `why`: a person's answer, or a body that did not arrive.
     async fn deny(
         &self,
         request: &CanonicalRequest,
@@ -156,8 +157,8 @@ impl BayDecider {
         self.recorder.denied(what, of, std::future::ready(event)).await
     }
 
-    /// Decides again on a request that is under way. If a person allowed the request, nobody is asked again. The request
-    /// ends when the approval expires, its exec ends, or somebody revokes it.
+    /// Decides again on a request that is under way. If the policy asks and a person allowed the request, nobody
+    /// is asked again while [`Question::still_allows`](crate::approvals::Question::still_allows).
     pub(super) fn reviewed(&self, id: &RecordId, request: &CanonicalRequest, decision: Decision) -> Decision {
         if decision.outcome != Outcome::Ask {
             return decision;

@@ -71,7 +71,7 @@ impl Callers {
         Some(self.attribution.as_ref()?.who(bay_end, gateway_end, Transport::Udp))
     }
 
-    /// Removes from `who` what the bay does not have; `None` if nothing is left.
+    /// Removes the exec from `who` if the bay does not have it; `None` if nothing is left.
     pub(super) async fn sure(&self, who: Option<Who>) -> Option<Who> {
         self.own.only(who?).await
     }
@@ -94,9 +94,9 @@ impl Callers {
 }
 
 impl Opener {
-    /// All that is known of the opener, after a short wait for the search.
+    /// What is known of the opener, after a wait of at most [`FOUND_WITHIN`] for the search.
     pub(super) async fn who(&self) -> Option<Who> {
-        // If the search is over or never began, nothing more will be known. That is so for all requests of a
+        // If the search is over or never began, nothing more will be known. That is usual for all requests of a
         // connection but the first.
         if self.who.has_changed().is_ok() {
             let mut told = self.who.clone();

@@ -1,4 +1,5 @@
-//! The daemon's answers to the gateway of one bay: the policy, who opened a connection, and the record.
+//! The daemon's answers to the gateway of one bay: the policy, the secrets, who opened a connection, and the
+//! record.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -26,9 +27,10 @@ use crate::daemon::Daemon;
 use crate::gateway_files::NamesFile;
 use crate::registry::BayHandle;
 
-/// How many bytes of a request are recorded.
+/// The longest request, name or reason that is recorded whole. Of a longer one, this many bytes of its beginning
+/// and its end together are.
 const MAX_REQUEST: usize = 2048;
-/// Longer explanations are shortened in the record.
+/// The longest explanation that is recorded whole. Of a longer one, the request, the outcome and the reason are.
 const MAX_EXPLANATION: usize = 8192;
 
 pub(super) struct BayDecider {
@@ -116,8 +118,8 @@ pub(super) fn with_explanation(event: EgressDecided, explanation: &Explanation) 
     EgressDecided { explanation: Some(bounded(explanation)), ..event }
 }
 
-/// An explanation as it is recorded. One that repeats a long request in each of its parts would exceed the length of
-/// an event.
+/// An explanation as it is recorded. One that repeats a long request in each of its parts could exceed the length
+/// of an event.
 fn bounded(explanation: &Explanation) -> Value {
     let whole = json!(explanation);
     if whole.to_string().len() <= MAX_EXPLANATION {
@@ -126,7 +128,7 @@ fn bounded(explanation: &Explanation) -> Value {
     json!({ "request": clip(explanation.request.clone()), "outcome": explanation.outcome, "reason": clip(explanation.reason.clone()) })
 }
 
-/// The refusal of a request only because it cannot be recorded.
+/// The refusal of a request because it, or the question about it, cannot be recorded.
 pub(super) fn unrecorded(request: &CanonicalRequest, why: &str) -> Ruling {
     let decision =
         Decision { outcome: Outcome::Deny, cause: Cause::NoPolicy, layers: Vec::new(), credentials: false };
@@ -150,8 +152,8 @@ impl Decider for BayDecider {
         Arc::new(self.callers.opener(peer, local))
     }
 
-    /// Every name gets an address, so that its user gets a refusal with the reason. No query leaves the host in any
-    /// case. Names without a dot are what a resolver tries for its own network, and a bay has none.
+    /// Names with a dot get an address even if the policy denies them, so that their user gets a refusal with the
+    /// reason. Names without a dot are what a resolver tries for its own network, and a bay has none.
     fn look_up(&self, host: &Host) -> LookUp {
         match host.name() {
             // While a name could not be stored, no other name gets an address: a later daemon might give the same

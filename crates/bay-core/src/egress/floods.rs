@@ -1,9 +1,9 @@
-//! Floods of refusals are counted: if a bay is refused ten thousand times in a second, the record gets one event for
-//! that.
+//! Floods of refusals are counted: if a bay is refused the same ten thousand times in a second, the record gets a
+//! few events and one sum.
 //!
 //! In each window, the first few refusals of a kind get an event each, up to a limit for all kinds. Further refusals
 //! are counted, and each sum is an event at the end of the window. A window distinguishes a limited number of kinds.
-//! The sum of all further kinds has the number of different names, and lists the first of them.
+//! The sum of all further kinds has the number of different names, up to a limit, and lists the first of them.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
@@ -12,19 +12,21 @@ use std::time::{Duration, Instant};
 
 /// The length of a window.
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
-/// How many refusals of one kind get an event each in a window.
+/// The most refusals of one kind that get an event each in a window.
 pub(super) const EACH: u32 = 20;
 /// The kind of names beyond the limit of a bay. One of them gets an event in each window, so that a flood of names
 /// does not write them into the record.
 pub(super) const TOO_MANY_NAMES: &str = "too-many-names";
-/// How many refusals of all kinds get an event each in a window.
+/// The most refusals of all kinds that get an event each in a window, without that of [`TOO_MANY_NAMES`].
 pub(super) const TOGETHER: u32 = 200;
-/// How many kinds a window distinguishes. Further kinds have one sum for each [`Kind::what`].
+/// How many kinds a window distinguishes, besides [`TOO_MANY_NAMES`]. Further kinds have one sum for each
+/// [`Kind::what`].
 const MAX_KINDS: usize = 256;
-/// How many different names such a sum counts. It keeps eight bytes of each.
+/// How many different names the sum of further kinds counts. It keeps a hash of eight bytes of each.
 const MAX_DISTINCT: usize = 16_384;
-/// How many names it lists. Their total length is bounded too, because the body of an event is.
+/// How many names the sum of further kinds lists.
 const SAMPLE: usize = 64;
+/// The most bytes of the names that the sum of further kinds lists, because the body of an event is bounded.
 const SAMPLE_BYTES: usize = 8 << 10;
 
 /// What makes two refusals the same for a reader of the record.
@@ -147,7 +149,7 @@ impl Floods {
         }
     }
 
-    /// The sums of the window, if it ends now.
+    /// Ends the window if it is over, or `at_once`, and returns its sums.
     pub(super) fn turn(&mut self, now: Instant, at_once: bool) -> Vec<Sum> {
         if !at_once && now.saturating_duration_since(self.began) < WINDOW {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! The egress of each bay: a gateway on the sockets of its gateway namespace, while the bay runs.
+//! The egress of each bay: a gateway on the sockets of its gateway namespace, while the bay has a runtime.
 //!
 //! ```text
 //!   bay ──► sockets in its gateway namespace (bay-backend) ──► bay_gateway::Gateway ──► host's network
@@ -244,12 +244,12 @@ fn until_next_end(policy: &CompiledPolicy) -> Duration {
     left.map_or(LOOK_AT_ENDS, |left| left.min(LOOK_AT_ENDS))
 }
 
-/// Makes the guest put sentinels where tools look for them. Returns whether it did. They are at least those of this
-/// change.
+/// Makes the guest put sentinels where tools look for them: those of this change, or newer ones. Returns false if
+/// it must be tried again. If the secrets cannot be read, there is nothing to send.
 async fn send_sentinels(daemon: &Daemon, handle: &BayHandle, open: &Weak<BayEgress>, change: u64) -> bool {
     let delivered = match daemon.secrets.delivered(&handle.row()) {
         Ok(delivered) => delivered,
-        // Without the key there are no sentinels to add or remove.
+        // Without the key, the guest keeps the sentinels that it has.
         Err(_) => {
             publish(open, change);
             return true;

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-/// How many refusals of one bay are answered per second without a wait, after as many that were saved up. An agent
-/// that tries what it may do causes tens.
+/// At how many refusals of one bay per second their waits begin. An agent that tries what it may do causes tens.
 const PER_SECOND: u32 = 1000;
+/// After a pause, the refusals of this time at [`PER_SECOND`] do not wait at all.
 const SAVED_UP: Duration = Duration::from_secs(1);
-/// The longest wait of a refusal.
+/// The longest wait of a refusal. A flood that reaches it is answered faster than [`PER_SECOND`].
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// When the next refusal of a bay is due.

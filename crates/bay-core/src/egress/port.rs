@@ -1,4 +1,4 @@
-//! Converts what a backend reports of a bay's traffic into what a gateway takes.
+//! Converts the connections and datagrams of a backend into those that a gateway takes.
 
 use std::io;
 use std::net::SocketAddr;

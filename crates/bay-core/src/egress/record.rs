@@ -1,4 +1,5 @@
-//! What a gateway writes into the record. An act is on record before it is done; floods of refusals are summed up.
+//! What a gateway writes into the record. A request is on record before it is let out. Floods of refusals are
+//! summed up, and a refusal is answered even if it cannot be recorded.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -23,7 +24,7 @@ use super::spans::RequestSpans;
 use crate::registry::BayHandle;
 use crate::telemetry::{Counters, Telemetry};
 
-/// The id of something that has no event, because the record has no room for one.
+/// The id of something that has no event.
 const NOWHERE: &str = "0";
 
 /// The record of one bay's traffic.
@@ -42,7 +43,7 @@ pub(super) struct Recorder {
     pace: Mutex<Pace>,
 }
 
-/// Why something could not be recorded, and therefore must not be done.
+/// Why something could not be recorded. A request must not be let out then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NotRecorded(pub(super) String);
 
@@ -144,7 +145,7 @@ impl Recorder {
         self.counted(&self.floods, Kind { what, of }, async { EgressEvent::Decided(event.await) }).await
     }
 
-    /// Records a refusal of something that never became a request.
+    /// Records a refusal other than a decision on a request.
     pub(super) async fn refused(
         &self,
         what: Refusal,
@@ -193,7 +194,7 @@ impl Recorder {
         }
     }
 
-    /// Records a look-up. Repeated look-ups of the same name are one event and a number.
+    /// Records a look-up. Many look-ups of the same name are a few events and a sum.
     pub(super) async fn looked_up(
         &self,
         peer: SocketAddr,

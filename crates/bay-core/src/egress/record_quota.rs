@@ -8,10 +8,10 @@ use bay_types::event::EventBody;
 
 use super::record::NotRecorded;
 
-/// The quota of one bay: a million requests, unless they are long. It keeps a bay from filling the disk, which would
-/// stop the others.
+/// The quota of one bay: about a million requests, unless they are long. It keeps a bay from filling the disk with
+/// its traffic, which would stop the others.
 const QUOTA_MIB: u64 = 1024;
-/// What an event needs in the record beside its body: the row, its index and its hashes.
+/// About what an event needs in the record beside its body: the row, its index and its hashes.
 const BESIDE: u64 = 256;
 
 /// The quota of one bay.
@@ -26,7 +26,7 @@ impl Room {
         Ok(Self { used: AtomicU64::new(store.traffic_bytes(bay, BESIDE).await?) })
     }
 
-    /// Takes the room that an event needs, and returns the event to write.
+    /// Takes the room that an event needs, and returns the event to write. The last event may exceed the quota.
     pub(super) fn take(&self, event: impl Into<EventBody>) -> Result<Draft, NotRecorded> {
         let draft = Draft::of(event).shortened();
         let length = draft.body_bytes();

@@ -1,5 +1,5 @@
 //! Spans of requests whose exec is traced, as children of the exec's span. If no collector is configured, no span is
-//! made. No request waits for a span.
+//! made. No request waits for the collector. A refusal waits until its exec's trace is read from the store.
 
 use std::sync::Arc;
 

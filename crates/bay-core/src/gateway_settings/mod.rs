@@ -87,7 +87,8 @@ impl GatewaySettings {
         &self.roots
     }
 
-    /// The host's network, for requests of the daemon itself.
+    /// The host's network, with a limit of look-ups of its own: for the gateway of one bay, or for requests of the
+    /// daemon itself.
     pub(crate) fn network(&self) -> impl Upstream + use<> {
         BayNetwork::new(Arc::clone(&self.network))
     }
@@ -97,7 +98,7 @@ impl GatewaySettings {
         &self.data_dir
     }
 
-    /// The certificate authority of a bay. It is made if there is none.
+    /// The certificate authority of a bay. If there is none, it is copied from the bay's parent or made.
     pub(crate) async fn authority(&self, row: &BayRow) -> Result<Arc<Authority>, CoreError> {
         let decrypted = Arc::clone(self.authorities().entry(row.id).or_default());
         let read = async || {

@@ -1,8 +1,8 @@
 //! Keys with which gateways log in at forges over SSH, and the servers that the operator knows.
 //!
-//! Both are files of the operator. The gateway reads them for each login, so a new key is used at once, and keeps
-//! nothing of a key. A bay learns neither the paths of the files nor what exactly is wrong with them; the daemon's
-//! log has that.
+//! Both are files of the operator. The daemon reads them for each login, so a new key is used at once, and it
+//! keeps no key between logins. A bay learns neither the paths of the files nor what exactly is wrong with them:
+//! the daemon's log has that.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,10 +18,11 @@ use zeroize::Zeroizing;
 const MAX_KEY_BYTES: u64 = 64 << 10;
 /// The longest list of hosts that is read.
 const MAX_KNOWN_HOSTS_BYTES: u64 = 4 << 20;
-/// The user name at forges.
+/// The user name for a key that names none: that of forges.
 const USUAL_USER: &str = "git";
+/// The port for a key that names none.
 const USUAL_PORT: u16 = 22;
-/// The mode bits with which others could read a key.
+/// The mode bits for others than the owner. A key file may have none of them.
 const FOR_OTHERS: u32 = 0o077;
 
 /// A key for one host: `[USER@]HOST[:PORT]=FILE`.
@@ -63,7 +64,7 @@ pub(super) struct SshLogins {
 }
 
 impl SshLogins {
-    /// Logs files that cannot be used now, at the start. A login that needs one fails later.
+    /// Logs keys that cannot be used now. Until that is fixed, logins with them fail.
     pub(super) fn new(keys: &[SshKey], known_hosts: Option<&Path>) -> Self {
         for key in keys {
             if let Err(error) = read_key(&key.file) {
@@ -78,7 +79,7 @@ impl SshLogins {
         Self { keys: keys.to_vec(), known_hosts: known_hosts.map(Path::to_owned) }
     }
 
-    /// Hosts at their default port, which git reaches over SSH.
+    /// Hosts that have a key at the default port.
     pub(super) fn hosts(&self) -> Vec<String> {
         let usual = |key: &&SshKey| key.port == USUAL_PORT && Host::parse(&key.host).is_ok();
         self.keys.iter().filter(usual).map(|key| key.host.clone()).collect()

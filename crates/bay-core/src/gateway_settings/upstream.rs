@@ -23,7 +23,7 @@ pub(super) const MAX_HOSTS_BYTES: usize = 1 << 20;
 /// the resolver gives up, which can be long after the bay did.
 const LOOKING_UP: usize = 16;
 
-/// The network that all bays share.
+/// The network that all bays and the daemon share.
 #[derive(Debug, Default)]
 pub(super) struct HostNetwork {
     hosts: HashMap<String, Vec<IpAddr>>,
@@ -41,7 +41,8 @@ impl HostNetwork {
         self.ssh.hosts()
     }
 
-    /// If the kernel does not report them, the last known addresses are used. Without any, nothing can be checked.
+    /// The host's own addresses, at most [`ADDRESSES_FOR`] old. If the kernel does not report them, the last known
+    /// ones are used. If none are known, this is an error.
     fn own_addresses(&self) -> io::Result<Vec<IpAddr>> {
         let mut known = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, addresses)) = &*known
@@ -62,7 +63,7 @@ impl HostNetwork {
     }
 }
 
-/// The network for one bay.
+/// The network for one bay, or for requests of the daemon itself.
 #[derive(Debug)]
 pub(super) struct BayNetwork {
     host: Arc<HostNetwork>,

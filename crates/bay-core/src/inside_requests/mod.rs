@@ -14,18 +14,18 @@ use record_share::RecordShare;
 use work_share::WorkShare;
 pub(crate) use work_share::cost;
 
-/// The most requests of a bay that wait.
+/// The most requests of a bay that wait or are answered.
 const MAX_WAITING: usize = 4;
 
-/// The requests of one bay that wait for their turn.
+/// The requests of one bay that wait for their turn, and what it may still cost.
 #[derive(Debug)]
 pub(crate) struct InsideRequests {
     pub(crate) room: Arc<Semaphore>,
-    /// The last answered request, and the shares. Held while a request is answered.
+    /// When the last request was answered, and the share of work. Held while a request is answered.
     pub(crate) served: Mutex<Served>,
     pub(crate) record: RecordShare,
     pub(crate) noted: Mutex<Noted>,
-    /// States of services that were recorded.
+    /// How many states of services were recorded in the present window.
     pub(crate) service_states: Mutex<RateWindow>,
 }
 
@@ -55,11 +55,11 @@ pub(crate) struct Served {
     pub(crate) share: WorkShare,
 }
 
-/// Changes by a bay's own processes that were recorded.
+/// How many changes by a bay's own processes were recorded, and how many not.
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
     pub(crate) window: RateWindow,
-    /// How many beyond the number that is recorded singly have no event yet.
+    /// How many changes beyond those that get an event each are not in a sum on record yet.
     pub(crate) left_out: u64,
     /// It is on record that the bay's share of the record is used up.
     pub(crate) full: bool,

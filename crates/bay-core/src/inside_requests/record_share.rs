@@ -5,11 +5,12 @@ use bay_store::{Store, StoreError};
 use bay_types::{BayId, CoreError, ErrorCode};
 use tokio::sync::Mutex;
 
-/// The share of one bay: tens of thousands of restores. It keeps a bay from filling the disk of the record.
+/// The share of one bay: about fifteen thousand restores. It keeps a bay from filling the disk of the record
+/// with such events.
 const QUOTA_MIB: u64 = 64;
-/// What an event needs in the record beside its body: the row, its index and its hashes.
+/// About what an event needs in the record beside its body: the row, its index and its hashes.
 const BESIDE: u64 = 256;
-/// What a restore causes in the record later: a bay that stops, starts and runs again, and execs that end.
+/// About what a restore causes in the record later: a bay that stops, starts and runs again, and execs that end.
 const AFTER_RESTORE: u64 = 4096;
 
 /// The share of one bay in the record.

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// In the long run, the daemon works for one bay for at most this part of the time of one processor.
+/// In the long run, the daemon works for one bay for at most one part in so many of the time of one processor.
 const PART: u32 = 10;
 /// How much work a bay may request at once after it requested nothing for a while.
 const SAVED_UP: Duration = Duration::from_secs(10);
 
-/// What each answer is charged in addition to its measured cost, for processor time of the daemon and of the kernel's
-/// own threads. These are estimates, not measurements.
+/// What answers are charged for processor time of the daemon and of the kernel's own threads. These are estimates,
+/// not measurements. For some answers the measured time is added.
 pub(crate) mod cost {
     use std::time::Duration;
 

@@ -14,13 +14,15 @@ use super::Message;
 
 /// The most messages of one bay that wait for one webhook. Later ones are lost, without any loss for other bays.
 pub(crate) const MAX_OF_BAY: usize = 64;
-/// The first wait between two attempts. Each further wait is twice as long.
+/// The first wait between two attempts. Each further wait is twice as long, up to [`RETRY_MOST`].
 const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// The longest wait between two attempts.
 const RETRY_MOST: Duration = Duration::from_secs(60);
-/// How old a message may be when it is repeated. Later nobody could answer the approval.
+/// A message whose next attempt would be due later than this after it was queued is given up. By default, a
+/// question is open for as long.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(15 * 60);
 
-/// A message, and the question of which bay it is about.
+/// A message, and the approval and the bay that it is about.
 #[derive(Debug, Clone)]
 pub(crate) struct AboutApproval {
     pub(crate) bay: BayId,
@@ -95,7 +97,8 @@ impl DeliveryQueue {
         self.delivery_ended(about, |_| false);
     }
 
-    /// Schedules a message again that did not arrive; false if it is given up instead.
+    /// Schedules a message again that did not arrive, if the failure may pass (`may_pass`); false if it is given
+    /// up.
     #[must_use]
     pub(crate) fn failed(&mut self, about: &AboutApproval, may_pass: bool, now: Instant) -> bool {
         self.delivery_ended(about, |queued| {

@@ -1,14 +1,14 @@
-//! Webhooks: messages about approvals to servers outside. Nothing waits for them. The daemon repeats a message that
-//! could not be sent for a while, then gives it up and counts it.
+//! Webhooks: messages about approvals to servers outside. No request waits for them. If a failure may pass, the
+//! daemon repeats the message for a while. It counts the messages that it gives up.
 //!
 //! ```text
 //!   approvals ── changed ──► follow ──► each webhook's task: a queue for each bay ──► sign, send, schedule again
 //! ```
 //! A bay cannot delay or displace the messages of others: see `delivery_queue`.
 //!
-//! Only an operator can add a webhook. Its name must lead to a public address, unless the operator named the address.
+//! No bay can add a webhook. Its name must lead to a public address, unless whoever added it named the address.
 //! The daemon connects to the same address that it checked, and follows no redirects. So a name that later leads
-//! elsewhere reaches nothing there.
+//! to a private address reaches nothing there.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -171,8 +171,8 @@ pub(crate) fn begin(notify: &Notify, settings: &Arc<GatewaySettings>, kept: Kept
     notify.hooks().push(ActiveHook { hook, to_task });
 }
 
-/// Sends the queued messages, each until it arrives or is given up. Ends with its webhook, and then aborts
-/// deliveries that are under way.
+/// Sends the queued messages, each until it arrives or is given up. Ends when the webhook is removed, and then
+/// aborts deliveries that are under way.
 async fn deliver(
     settings: Arc<GatewaySettings>,
     hook: Arc<Hook>,

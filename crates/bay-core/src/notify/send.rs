@@ -34,7 +34,7 @@ pub(crate) struct Target {
     port: u16,
     target: String,
     authority: String,
-    /// Special addresses that the operator allowed.
+    /// Addresses that are allowed although they are not public: whoever added the webhook named them.
     pub(crate) addresses: Vec<IpAddr>,
 }
 
@@ -139,7 +139,7 @@ async fn connect(settings: &GatewaySettings, target: &Target) -> Result<TcpStrea
     Err(last)
 }
 
-/// Headers that prove to the receiver that the message is genuine and new.
+/// Headers by which the receiver can check that the message is genuine and when it was sent.
 fn signed(secret: &str, message: &Message) -> Result<HeaderMap, Trouble> {
     let time = Timestamp::now().as_second();
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());

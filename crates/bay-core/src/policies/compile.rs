@@ -32,7 +32,7 @@ pub(crate) struct Effective {
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) layer: Layer,
-    /// When it was set, and the SHA-256 of its text; `None` if nobody set it or it could not be read.
+    /// When it was set, and the SHA-256 of its text; `None` if nobody set it, or the store could not be read.
     pub(crate) set: Option<(Timestamp, String)>,
     pub(crate) problems: Vec<String>,
 }
@@ -125,7 +125,8 @@ pub(crate) fn grants_of(row: &GrantRow) -> Result<Vec<Grant>, Vec<String>> {
     read(Layer::Bay, &format!("grant {}", row.id), &row.text, &Places::default()).map(|layer| layer.grants)
 }
 
-/// `reach` are the ports of the host that are open to the bay. A layer that cannot be read closes them.
+/// Compiles the layers and grants of a bay. `reach` are the ports of the host that are open to the bay. A layer
+/// that cannot be read closes them, and makes all grants void.
 pub(crate) fn compile(texts: &PolicyTexts, forge: Option<&Place>, reach: &[u16]) -> Effective {
     let mut sources = Vec::new();
     let mut read = |layer: Layer, row: Option<&PolicyRow>| {

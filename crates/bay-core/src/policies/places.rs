@@ -1,4 +1,5 @@
-//! Places that callers found: how they are checked, stored, and used by rules.
+//! URLs that `@registries`, `@forge` and the like stand for, as the client found them in settings: checked, and
+//! turned into what rules use.
 
 use bay_policy::{Place, Places};
 use bay_types::policy::{FoundPlace, FoundPlaces, MAX_PLACES};
@@ -6,11 +7,11 @@ use bay_types::{CoreError, ErrorCode};
 
 use crate::channel::plain_text;
 
-/// The longest name of a setting that names a place.
+/// How many characters of the name of the setting are kept beside its URL.
 const MAX_FROM: usize = 200;
 
-/// Checks the places that a caller found and brings them into one form. A place with credentials is refused, so none
-/// is ever stored.
+/// Checks the places that a client found and brings them into one form. A place with credentials is an error, so
+/// that none is stored.
 pub(crate) fn checked(found: &FoundPlaces) -> Result<FoundPlaces, CoreError> {
     let list = |places: &[FoundPlace]| -> Result<Vec<FoundPlace>, CoreError> {
         if places.len() > MAX_PLACES {
@@ -46,7 +47,8 @@ fn parse_place(given: &FoundPlace) -> Result<FoundPlace, CoreError> {
     })
 }
 
-/// The places that rules refer to. A stored place that cannot be parsed is left out.
+/// The places that rules refer to. A stored place that cannot be parsed is left out. If the bay has a repository,
+/// `forge` is its place, and the only one of its kind.
 pub(crate) fn places(found: &FoundPlaces, forge: Option<&Place>) -> Places {
     let list = |places: &[FoundPlace]| {
         let read = |found: &FoundPlace| {
@@ -58,7 +60,7 @@ pub(crate) fn places(found: &FoundPlaces, forge: Option<&Place>) -> Places {
         registries: list(&found.registries),
         forge: match forge {
             None => list(&found.forge),
-            // The settings also tell which address the name has.
+            // A place from the settings may also have the addresses of the name.
             Some(forge) => {
                 let same = list(&found.forge).into_iter().find(|place| place.is(forge));
                 vec![same.unwrap_or_else(|| forge.clone())]

@@ -17,7 +17,8 @@ use crate::restarts::{MAX_RESTARTS, RESTART_WINDOW};
 use crate::verbs::{costs, execs};
 
 impl Reconciler {
-    /// Records the loss of the guest and clears what it left. An error if the guest died too often to start it again.
+    /// Records the loss of the guest and clears what it left. An error if the bay should run, and its guest died
+    /// too often to start it again.
     pub(super) async fn note_loss(&mut self, row: &BayRow) -> Result<(), CoreError> {
         self.handle.close_egress().await;
         self.read_out().await;

@@ -15,7 +15,7 @@ use super::Reconciler;
 use crate::egress::BayEgress;
 use crate::{follow, idle};
 
-/// How long to read events of a guest that is gone. They are in the buffer of a socket.
+/// How long to read the events of a guest that is gone. They are in the buffer of a socket. Later ones are lost.
 const READ_OUT_WITHIN: Duration = Duration::from_secs(2);
 
 /// A task that ends with its owner.
@@ -60,7 +60,7 @@ impl Reconciler {
         }
     }
 
-    /// Records what the guest reported before it ended.
+    /// Records what the guest reported before it ended, as far as it is read within [`READ_OUT_WITHIN`].
     pub(super) async fn read_out(&mut self) {
         if let Some((mut follower, gone)) = self.follower.take() {
             gone.send_replace(true);
@@ -68,7 +68,8 @@ impl Reconciler {
         }
     }
 
-    /// Opens the egress of a running bay, unless it is open. If that fails, the bay runs with closed egress.
+    /// Opens the egress of a bay that has a runtime, unless it is open. If that fails, the bay runs with closed
+    /// egress.
     pub(super) async fn open_egress(&mut self, row: &BayRow) {
         if self.handle.egress().is_some() {
             return;

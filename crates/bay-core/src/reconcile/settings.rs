@@ -1,11 +1,12 @@
-//! Applying the settings that a caller requested, running or not: all of them or none.
+//! Applying the settings that a caller requested, whether the bay runs or not: all of them or none.
 //!
 //! ```text
 //!  requested ──► disk quota ──► control groups of the runtime ──► stored as the settings in force
 //!                   │                      │
 //!                   └────── refused ───────┴──► old settings restored, request dropped, error to the caller
 //! ```
-//! If the daemon is killed on the way, the request stays stored, and the next daemon begins again.
+//! If an old setting cannot be restored, that is logged. If the daemon is killed on the way, the request stays
+//! stored, and the next daemon begins again.
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ use crate::fault::Point;
 
 /// How long a new guest may take to answer.
 const GUEST_READY_WITHIN: Duration = Duration::from_secs(10);
-/// How long a killed guest may still exist: the kernel frees its memory first.
+/// How long to wait for the end of a guest that may have been killed: the kernel frees its memory first.
 const DYING_WITHIN: Duration = Duration::from_secs(2);
 /// How many of the problems that a guest reports become part of the reason.
 const MAX_TROUBLES: usize = 4;
@@ -102,7 +102,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Whether PID 1 is gone or about to be. A killed process stops answering some moments before it is gone.
+    /// Whether PID 1 is gone within [`DYING_WITHIN`]. A killed process stops answering some moments before it is
+    /// gone.
     pub(super) async fn is_dying(&self, record: &RuntimeHandle) -> bool {
         tokio::time::timeout(DYING_WITHIN, self.handle.backend.wait_gone(record)).await.is_ok()
     }

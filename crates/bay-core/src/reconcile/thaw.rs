@@ -68,7 +68,7 @@ impl Reconciler {
         }
     }
 
-    /// Waits for memory, in turn with other restores.
+    /// Waits for memory while other restores are under way. An error if there is not enough.
     async fn room<'a>(
         &self,
         daemon: &'a Daemon,

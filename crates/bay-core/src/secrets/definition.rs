@@ -9,12 +9,14 @@ use crate::channel::plain_text;
 
 /// The settings of well-known services, by name.
 const PRESETS: &str = include_str!("../../../../presets/secrets.toml");
-/// The longest path and text of a file.
+/// The longest path of a file in bytes.
 const MAX_FILE_PATH: usize = 1024;
+/// The longest text of a file in bytes.
 const MAX_FILE_TEXT: usize = 64 << 10;
 /// The longest name of a variable.
 const MAX_VARIABLE: usize = 128;
-/// Variables that decide what a command runs, or as which user.
+/// Variables that decide what a command runs, or as which user. Names that begin with `BAY_` or `LD_` are refused
+/// too.
 const OURS: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "IFS", "ENV", "BASH_ENV"];
 /// Directories in which a bay has no files of its own, and the workspace, whose content leaves the bay.
 const NOT_THERE: [&str; 5] = ["/.bay", "/proc", "/sys", "/dev", "/workspace"];
@@ -77,7 +79,7 @@ pub(crate) fn expand(name: &str, set: &mut SecretSet) {
     }
 }
 
-/// Checks whether everything in the definition can be done.
+/// Checks the parts of a definition, and returns its parsed uses. Whether hosts and rules exist is not checked.
 pub(crate) fn check(set: &SecretSet) -> Result<Vec<Named>, CoreError> {
     if set.uses.is_empty() {
         let known = presets().into_keys().collect::<Vec<_>>().join(", ");
@@ -152,7 +154,7 @@ fn file(file: &SecretFile) -> Result<(), String> {
     let below =
         |dir: &str| path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     if let Some(dir) = NOT_THERE.iter().find(|dir| below(dir)) {
-        return Err(format!("nothing of a bay's own lies below {dir}"));
+        return Err(format!("no file of a secret can be below {dir}"));
     }
     if text.len() > MAX_FILE_TEXT {
         return Err(format!("its text is longer than {MAX_FILE_TEXT} bytes"));

@@ -20,14 +20,14 @@ use zeroize::Zeroizing;
 use super::{sentinel, strength, text};
 use crate::keyring::Keyring;
 
-/// How long a value is remembered after it was last the value of a secret.
+/// How long a value is remembered after it was last the value of a secret, unless newer ones displace it.
 pub(crate) const REMEMBERED_FOR: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// The most remembered values of one name; the oldest are dropped first. The gateway looks for each of them in answers
 /// of its hosts, and a command can print another value every ten seconds.
 pub(crate) const MAX_OF_ONE: usize = 8;
 /// The most remembered values of all names; the oldest are dropped first.
 pub(crate) const MAX_REMEMBERED: usize = 256;
-/// The most hosts that rules of policies add to secrets.
+/// The most hosts that rules of policies add to one secret.
 const MAX_RULE_HOSTS: usize = 256;
 /// The longest text of all remembered values: less than the limit of an encrypted file.
 const MAX_KEPT_BYTES: usize = 768 << 10;

@@ -9,11 +9,13 @@
 //!   gateway attaches ─────┴─► value: refreshed by its command when it is too old
 //! ```
 //!
-//! Former and removed values are remembered for a while (`former`): they are scrubbed from the answers to every bay.
+//! Former and removed values are remembered for a while (`former_values`): they are scrubbed from the answers of
+//! their hosts to every bay.
 //!
-//! Failures close egress and open nothing. A daemon without its key has no secrets and reports that. If a source
-//! fails, the present value stays in use until it expires. A sentinel whose secret was removed is recognized and
-//! refused.
+//! If a value cannot be had, the request that needs it is refused. A daemon without its key has no secrets and
+//! reports that. If a source fails, the present value stays in use until it expires. A sentinel whose secret was
+//! removed is recognized and refused. Former values that cannot be read are not scrubbed, and the daemon logs
+//! that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -49,7 +51,7 @@ use bay_sentinels::BaySentinels;
 use former_values::Former;
 use stored::Kept;
 
-/// How long the daemon waits after a source failed.
+/// How long the daemon does not run a command again after it failed.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// The directory of secrets in the data directory.
 const DIR: &str = "secrets";
@@ -460,7 +462,7 @@ impl Vault {
         let _ = self.refreshed.send(refreshed);
     }
 
-    /// The results of commands from now on.
+    /// The results of commands since the daemon started. Only the first caller gets them.
     pub(crate) fn refreshes(&self) -> Option<mpsc::UnboundedReceiver<Refreshed>> {
         self.to_write.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -1,4 +1,5 @@
-//! Values that are scrubbed from answers, whichever bay sends the request: every present value, and former values.
+//! Values that are scrubbed from the answers of their hosts, whichever bay sends the request: every present value,
+//! and the former values that are remembered.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -15,7 +16,7 @@ use super::{DIR, Secret, Vault, stored};
 use crate::keyring::Keyring;
 
 impl Secret {
-    /// The hosts of the former value, with those that rules of policies added.
+    /// The hosts of the secret, with those that rules of policies added.
     pub(crate) fn hosts(&self, former: &Former) -> Vec<String> {
         let mut hosts: Vec<String> = Vec::new();
         for named in &self.named {
@@ -35,7 +36,7 @@ impl Vault {
         self.former.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps scrubbing a secret's value from answers of its hosts after the secret is gone.
+    /// Keeps scrubbing a secret's value from answers of its hosts after the secret is gone or changed.
     pub(crate) fn remember(&self, secret: &Secret) -> Result<(), CoreError> {
         let mut former = self.former();
         let hosts = secret.hosts(&former);
@@ -77,7 +78,7 @@ impl Vault {
         Ok(())
     }
 
-    /// Every present and former value, with its hosts: a server may repeat a value that it stored to any bay.
+    /// Every present and remembered value, with its hosts: a server may repeat a value that it stored to any bay.
     pub(crate) fn covered(&self, bay: BayId, held: &[Held]) -> Vec<Covered> {
         let all: Vec<Arc<Secret>> = self.secrets().values().cloned().collect();
         let former = self.former();
@@ -104,7 +105,7 @@ impl Vault {
         now.chain(before).collect()
     }
 
-    /// Counts how often this bay seems to guess this value. A new value starts a new count.
+    /// The counter of how often this bay seems to guess this value. A new value starts a new count.
     pub(crate) fn guesses(&self, bay: BayId, name: &str, value: Option<&SecretText>) -> Arc<Guesses> {
         let mut all = self.guesses.lock().unwrap_or_else(PoisonError::into_inner);
         let of = all.entry((bay, name.to_owned())).or_default();

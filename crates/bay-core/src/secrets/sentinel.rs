@@ -1,6 +1,6 @@
 //! Sentinels: what bays have in place of values. A sentinel has the length and the form of its value, so that clients
-//! accept it that check a credential before they send it. Everything else is random, so that it reveals nothing of
-//! the value.
+//! accept it that check a credential before they send it. The form is a well-known prefix, separators and kinds of
+//! characters, and of a JSON web token the header and, if they fit, the times. Everything else is random.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
-/// Public prefixes that state the kind of a credential. Longer ones first.
+/// Public prefixes that state the kind of a credential. A prefix stands before shorter ones that it begins with.
 const PREFIXES: &[&str] = &[
     "github_pat_",
     "sk-ant-api03-",
@@ -47,7 +47,7 @@ const PREFIXES: &[&str] = &[
     "hf_",
     "sk-",
 ];
-/// The fewest random characters of a sentinel, so that nobody can guess one.
+/// The fewest random characters of a sentinel, so that it is hard to guess.
 pub(crate) const MIN_CHANCE: usize = 8;
 /// Claims that clients read, and that are not secret.
 const OPEN_CLAIMS: [&str; 3] = ["exp", "iat", "nbf"];

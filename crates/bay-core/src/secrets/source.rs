@@ -74,7 +74,7 @@ pub(crate) async fn fetch(line: &str, uid: u32, within: Duration) -> Result<Fetc
         if status.success() { Ok(()) } else { Err(format!("its command failed ({status})")) }
     };
     let outcome = tokio::time::timeout(within, reading).await;
-    // Also ends processes that the command left behind.
+    // Also ends processes that the command left behind in its group.
     if let Some(group) = group {
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }

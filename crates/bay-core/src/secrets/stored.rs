@@ -1,4 +1,5 @@
-//! Secrets on disk: one encrypted file for each, with everything that is known of it. The database has nothing of it.
+//! Secrets on disk: one encrypted file for each, with its value and its settings. The database has no value: it
+//! has only the events of changes, with names.
 //!
 //! ```text
 //!   data directory/secrets/<name>.age
@@ -100,7 +101,8 @@ pub(crate) fn remove(dir: &Path, name: &str) -> Result<(), CoreError> {
     }
 }
 
-/// Reads all secrets. A file that cannot be read becomes a problem, and the others are still read.
+/// Reads all secrets. A file that cannot be read becomes a problem, and the others are still read. Without the
+/// key, this is an error.
 pub(crate) fn read_all(dir: &Path, keys: &Keyring) -> Result<(Vec<Kept>, Vec<String>), CoreError> {
     let (mut all, mut problems) = (Vec::new(), Vec::new());
     let entries = match fs::read_dir(dir) {

@@ -1,8 +1,9 @@
 //! How hard a value is to guess.
 //!
-//! A bay can have a server repeat a list of candidates, and see which of them comes back changed: scrubbing reveals
-//! whether a candidate is the value. No limit on answers protects a value that is in such a list. So the daemon
-//! refuses it when it is set.
+//! A bay can send guesses to a server that echoes them. The gateway replaces the real value in answers, so the
+//! changed guess is the right one. Limiting the number of answers does not help. So the daemon refuses such a
+//! value, whenever it gets one, unless the operator insists (`--allow-weak`). Answers that contain an accepted
+//! weak value are cut off.
 //!
 //! The estimate is the cheapest way to write the value as a sequence of parts, each with its price in bits:
 //!
@@ -10,38 +11,44 @@
 //! |---|---|---|
 //! | a character | `x` | log2 of the alphabet: 10 digits, 16 hexadecimal digits, 26 + 26 letters, 32 others |
 //! | a well-known word, also with `0` for `o` and the like | `passw0rd` | [`KNOWN_BITS`] |
-//! | letters that follow each other as in a language | `battery` | [`LETTER_BITS`] each |
+//! | letters that follow each other as in English words | `battery` | 1, and [`LETTER_BITS`] each |
 //! | one character again and again, or a run of the alphabet or the keyboard | `aaaa`, `1234`, `qwerty` | [`RUN_BITS`] |
-//! | what was there before | `abcxabcx` | [`AGAIN_BITS`] |
-//! | a year | `2024` | [`YEAR_BITS`] |
+//! | a repetition of earlier characters | `abcxabcx` | [`AGAIN_BITS`] |
+//! | a year, except in hexadecimal texts | `2024` | [`YEAR_BITS`] |
 //!
-//! What the sentinel shows of the value has no price: a well-known prefix, and the separators between its parts.
+//! An alphabet with more than digits or hexadecimal digits counts as at most four times the number of different
+//! characters in the value. What the sentinel shows of the value has no price: a well-known prefix, and the
+//! separators, unless too few letters and digits are left.
 
 use super::sentinel;
 
-/// The fewest bits of an accepted value. A database was measured to repeat two million candidates per second. At that
+/// A value with fewer bits is weak. A database was measured to repeat two million candidates per second. At that
 /// rate, half of the values with so many bits take more than five hundred years.
 pub(crate) const MIN_BITS: f64 = 56.0;
-/// One of the words below, in any spelling.
+/// The price of a word of [`KNOWN`], in upper or lower case, also with digits and signs for letters.
 const KNOWN_BITS: f64 = 7.0;
-/// A letter in a word of a language. A list of two thousand words has eleven bits for five letters.
+/// The price of a letter in an English word. A list of two thousand words has eleven bits for five letters.
 const LETTER_BITS: f64 = 2.2;
+/// The price of a run of more than three characters.
 const RUN_BITS: f64 = 6.0;
+/// The price of a repetition of more than three characters.
 const AGAIN_BITS: f64 = 6.0;
-/// A run or repetition of three characters, which is more frequent in random text.
+/// The price of a run or repetition of three characters, which is more frequent in random text.
 const SHORT_BITS: f64 = 8.0;
+/// The price of a year.
 const YEAR_BITS: f64 = 6.0;
-/// The shortest word, run and repetition.
+/// The fewest letters of an English word that is not in [`KNOWN`].
 const MIN_WORD: usize = 4;
+/// The fewest characters of a run.
 const MIN_RUN: usize = 3;
+/// The fewest characters of a repetition.
 const MIN_AGAIN: usize = 3;
-/// How much of a value is estimated. If a longer value can be guessed from its beginning alone, it is too weak
-/// anyway.
+/// How many characters of a value are estimated. A longer value is weak if its beginning is.
 const MAX_LOOKED_AT: usize = 256;
-/// The number of characters besides letters and digits.
+/// The number of printable ASCII characters besides letters and digits.
 const OTHERS: f64 = 32.0;
 
-/// Words of well-known passwords, in lower case. A password is judged by what is left beside them.
+/// Words of well-known passwords, in lower case. Each is cheap, so the rest of a password decides.
 const KNOWN: &[&str] = &[
     "admin",
     "administrator",
@@ -170,7 +177,7 @@ pub(crate) fn weakness(value: &str) -> Option<String> {
 fn bits(value: &str) -> f64 {
     let unknown = &value.as_bytes()[sentinel::public_prefix(value)..];
     let letters = unknown.iter().filter(|byte| byte.is_ascii_alphanumeric()).count();
-    // The sentinel shows the separators of a token.
+    // Then the sentinel shows the separators.
     let hidden: Vec<u8> = match letters >= sentinel::MIN_CHANCE {
         true => unknown.iter().copied().filter(u8::is_ascii_alphanumeric).collect(),
         false => unknown.to_vec(),
@@ -187,7 +194,8 @@ fn bits(value: &str) -> f64 {
     cheapest(text, if hidden.len() == unknown.len() { &[] } else { &divided })
 }
 
-/// The price of the cheapest sequence of parts. Words do not extend over the places in `divided`.
+/// The price of the cheapest sequence of parts. English words do not extend over the places where separators were
+/// removed (`divided`).
 fn cheapest(text: &[u8], divided: &[usize]) -> f64 {
     let literal = alphabet(text).log2();
     let hexadecimal = literal <= 4.0;

@@ -1,8 +1,9 @@
 //! The costs of bays, added up from measurement to measurement.
 //!
-//! Processor time is a counter of the kernel for the life of a runtime. The daemon adds up differences and stores the
-//! last value beside the sum. So nothing is lost while no daemon runs. Memory and disk have no such counter: they are
-//! summed up between measurements, and do not count while no daemon runs.
+//! Processor time is a counter of the kernel for the life of a runtime. The daemon adds up differences and stores
+//! the last value beside the sum. So what a runtime uses while no daemon runs is added later, if the kernel still
+//! has its counter then. Memory and disk have no such counter: they are summed up between measurements, and do not
+//! count while no daemon runs.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

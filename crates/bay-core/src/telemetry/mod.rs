@@ -7,8 +7,9 @@
 //!   every few seconds ──► cost: groups of all bays, from the host's side ──► bay show, GET /metrics, the store
 //! ```
 //!
-//! Nothing waits for any of this. A collector that is down, slow or hostile costs spans, which are counted, and
-//! nothing else. Numbers of execs are claims of their bays; numbers of bays are measured by the host.
+//! No request or exec waits for the collector. One that is down, slow or hostile costs spans, which are counted,
+//! and a moment at the end of the daemon. Numbers of execs are claims of their bays. Numbers of bays are measured
+//! by the host.
 
 use std::num::{NonZeroU64, NonZeroU128};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Migration of the event record of earlier releases, which hashed events in a chain: each hash covered the hash
-//! before it. The first start of this release checks that chain, puts its events into the tree, and records the
-//! result.
+//! before it. The first start of a release that has the tree checks that chain, puts its events into the tree, and
+//! records the result.
 //!
 //! An event that did not verify in the chain must not verify in the tree. So a missing event gets a leaf that
 //! matches no event, and a changed event keeps its old hash, which is not its leaf.

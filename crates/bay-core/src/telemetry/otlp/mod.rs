@@ -117,7 +117,8 @@ impl Spans {
         }
     }
 
-    /// Waits until everything queued was sent, for at most this time.
+    /// Waits until everything queued was sent or given up, for at most this time. If the queue is full, it does
+    /// not wait.
     pub(crate) async fn flush(&self, within: Duration) {
         let (done, when_done) = oneshot::channel();
         if self.queue.try_send(Item::Flush(done)).is_ok() {

@@ -72,7 +72,7 @@ impl Span {
         })
     }
 
-    /// The span of an exec that ended; `None` if its caller does not record the trace.
+    /// The span of an exec that ended; `None` if it has no trace, or its caller does not record the trace.
     pub(crate) fn of_exec(bay: &BayName, row: &ExecRow) -> Option<Self> {
         let program = row.spec.argv.first().map_or("", String::as_str);
         let program: String =
