@@ -8,14 +8,14 @@
 //! |-----------|------------------------------------------------------------------------------------------------|
 //! | `start`   | the guest runs and listens, or nothing is left; leftovers of an earlier start are cleared first |
 //! | `inspect` | the state at this moment, never a cached one                                                   |
-//! | `reclaim_guest` | PID 1 is in its own group and nobody in the bay can freeze it; reports a move that it undid |
-//! | `set_limits` | the limits apply when it returns, and no process was killed to make them fit                |
+//! | `reclaim_guest` | moves PID 1 back to its own group, where nobody in the bay can freeze it; reports what it found |
+//! | `set_limits` | the limits apply when it returns; a memory limit below what the bay holds is refused         |
 //! | `stats`   | what the bay uses, measured by the host; values that this host does not measure are absent     |
 //! | `examine` | what in a running bay cannot be captured; stops nothing                                        |
 //! | `capture` | memory and the caller's snapshots of one moment, then the bay continues; or nothing is kept    |
 //! | `abandon` | a capture whose caller died has ended, and nothing of it is left                               |
 //! | `restore` | the bay continues from the checkpoint and its guest answers, or nothing is left                |
-//! | `egress`  | every connection of a running bay arrives at this port, and nowhere else                       |
+//! | `egress`  | every TCP connection that leaves a running bay arrives at this port, and nowhere else          |
 //! | `attribution` | the kernel's answer to who in the bay opened a connection: that exec, or unknown, never another bay's |
 //! | `clear`   | ends and removes the bay's whole runtime; harmless if there is none                            |
 //! | `leftovers` | the ids of all bays of which this backend still holds anything                               |
@@ -47,7 +47,7 @@ pub use files::BayFiles;
 
 pub use bay_types::backend::Capabilities;
 
-/// Why a runtime could not be started, paused or cleared.
+/// Why a backend could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     #[error("the runtime helper could not be run")]

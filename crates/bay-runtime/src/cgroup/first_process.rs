@@ -1,4 +1,4 @@
-//! Keeps PID 1 of a bay in the group in which it was started.
+//! Moves PID 1 of a bay back to the group in which it was started.
 //!
 //! The guest clones commands into groups of their own, so the bay must be allowed to move its processes between its
 //! groups. The kernel has no exception for PID 1. So root in the bay can move PID 1, or one of its threads, into a
