@@ -19,6 +19,8 @@
 //! | `attribution` | the kernel's answer to who in the bay opened a connection: that exec, or unknown, never another bay's |
 //! | `clear`   | ends and removes the bay's whole runtime; harmless if there is none                            |
 //! | `leftovers` | the ids of all bays of which this backend still holds anything                               |
+//!
+//! If something cannot be removed after a failure, `leftovers` lists the bay.
 #![forbid(unsafe_code)]
 
 use std::fmt::Debug;
