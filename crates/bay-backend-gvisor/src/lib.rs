@@ -1,9 +1,9 @@
 //! The driver `gvisor`: a bay whose system calls a kernel in user space serves, Google's gVisor (`runsc`, systrap).
 //!
 //! Disk, control groups, gateway namespace and guest are those of the driver `local`. Only the kernel that serves the
-//! bay's system calls differs. So this driver starts bays, connects to guests and attributes connections in its own way,
-//! and delegates almost everything else to `local`. What the sandbox cannot do is in its [`Capabilities`]. `CONTRACT.md` of the crate `bay-backend` describes the
-//! differences.
+//! bay's system calls differs. So this driver starts bays, connects to guests and attributes connections in its own
+//! way, and delegates almost everything else to `local`. What the sandbox cannot do is in its [`Capabilities`].
+//! `CONTRACT.md` of the crate `bay-backend` describes the differences.
 #![forbid(unsafe_code)]
 
 use std::io;

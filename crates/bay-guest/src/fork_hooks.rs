@@ -2,9 +2,9 @@
 //! the child. Each has the child's number in its environment. They change what must not be the same in two machines:
 //! seeds of random generators, keys, names in configuration files.
 //!
-//! Hooks run once in the life of a bay, unless the guest dies before it has recorded that, or cannot record it. The state
-//! directory may be a copy of the parent's, so it says for which bay they ran. If a hook fails or takes too long, that is
-//! reported, and the bay starts.
+//! Hooks run once in the life of a bay, unless the guest dies before it has recorded that, or cannot record it. The
+//! state directory may be a copy of the parent's, so it says for which bay they ran. If a hook fails or takes too
+//! long, that is reported, and the bay starts.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;

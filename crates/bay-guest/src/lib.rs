@@ -39,7 +39,8 @@
 //!
 //! - A client goes away: nothing. Output goes to the spool in any case, and a command that was started goes on.
 //! - A client is slow: it reads from the spool later. If the bound on kept output dropped bytes, it gets a gap frame.
-//! - The disk is full: the command goes on. Output is dropped and counted. The record of the exec's end replaces old output.
+//! - The disk is full: the command goes on. Output is dropped and counted. The record of the exec's end replaces old
+//!   output.
 //! - A command does not end when killed (it hangs in the kernel): after a grace it counts as ended, with a process left.
 //! - A malformed request or frame: it is answered with an error, and at most that connection ends.
 //! - No cgroup, or the kernel refuses one: process trees are found through `/proc`, which a process can evade.

@@ -17,8 +17,8 @@ use rustix::fs::{Gid, Mode, OFlags, ResolveFlags, Uid, XattrFlags};
 use crate::log::Log;
 use crate::trust::{Tree, read_in, remove_in, write_in, write_private_in};
 
-/// Extended attribute of files that this module wrote. A file without it and with another text belongs to the bay, and is
-/// left as it is.
+/// Extended attribute of files that this module wrote. A file without it and with another text belongs to the bay,
+/// and is left as it is.
 const MARK: &str = "user.workbay.sentinel";
 
 /// The sentinels that the bay has now.

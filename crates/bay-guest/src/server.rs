@@ -95,7 +95,8 @@ impl Guest {
     }
 }
 
-/// Runs the guest until a shutdown is over. In a fork, the fork hooks run first; then it listens, and starts the services.
+/// Runs the guest until a shutdown is over. In a fork, the fork hooks run first; then it listens, and starts the
+/// services.
 pub(crate) async fn serve(config: Config, listener: StdListener) -> io::Result<()> {
     let (about, state_dir, root) = (config.guest.clone(), config.state_dir.clone(), config.root.clone());
     let Primitives { execs, files, log } = Primitives::start(config)?;

@@ -135,8 +135,8 @@ impl Hierarchies {
         Some(Self { v2: v2?, v1 })
     }
 
-    /// Makes the bay's groups and sets its limits. In version 2 the groups get an owner, so that the bay may make groups
-    /// below them.
+    /// Makes the bay's groups and sets its limits. In version 2 the groups get an owner, so that the bay may make
+    /// groups below them.
     pub(crate) fn make(
         &self,
         group: &Path,
@@ -180,7 +180,8 @@ impl Hierarchies {
     }
 
     /// Freezes every group below `execs` and every other group beside the guest's, each one by itself, so that groups
-    /// that are made later run. Returns the frozen groups. A process that is not stopped yet stops as soon as it would run.
+    /// that are made later run. Returns the frozen groups. A process that is not stopped yet stops as soon as it
+    /// would run.
     pub(crate) fn freeze_leaves(&self, group: &Path) -> Result<Vec<PathBuf>, Failure> {
         let bay = self.v2.join(group);
         let below = |dir: &Path| -> Vec<PathBuf> {

@@ -1,7 +1,8 @@
 //! A network with one neighbour: the bay's gateway namespace, which has no link to the host.
 //!
-//! Every address but the bay's own is local to the gateway namespace (AnyIP). So whatever address outside the bay a TCP
-//! connection is for, the gateway namespace answers: with the gateway if it listens, otherwise with an immediate refusal.
+//! Every address but the bay's own is local to the gateway namespace (AnyIP). So whatever address outside the bay a
+//! TCP connection is for, the gateway namespace answers: with the gateway if it listens, otherwise with an immediate
+//! refusal.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

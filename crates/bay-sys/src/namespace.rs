@@ -53,8 +53,8 @@ pub fn clone_process(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Res
     }
 }
 
-/// Moves the calling thread into new namespaces, without a new process. New namespaces of processes and of time are only
-/// for its later children.
+/// Moves the calling thread into new namespaces, without a new process. New namespaces of processes and of time are
+/// only for its later children.
 ///
 /// # Errors
 /// The error of the kernel: `EPERM` without the right to make them.

@@ -26,7 +26,8 @@ pub(crate) struct DaemonRequests {
     waiting: Mutex<HashMap<u64, oneshot::Sender<Answered>>>,
 }
 
-/// Forgets the request when nobody waits for its answer any more: it came, it is late, or the process that asked is gone.
+/// Forgets the request when nobody waits for its answer any more: it came, it is late, or the process that asked is
+/// gone.
 struct Waiting<'a>(&'a DaemonRequests, u64);
 
 impl Drop for Waiting<'_> {

@@ -1,6 +1,6 @@
-//! The front for the bay's own processes, which use it through `bay-ctl`: who they are, what they may do, the ports, the
-//! services, keeping the bay awake, and requests to the daemon ([`daemon_requests`]). The daemon, if one is connected,
-//! gets a report of each change of a service and of the time that the bay stays awake, and records it.
+//! The front for the bay's own processes, which use it through `bay-ctl`: who they are, what they may do, the ports,
+//! the services, keeping the bay awake, and requests to the daemon ([`daemon_requests`]). The daemon, if one is
+//! connected, gets a report of each change of a service and of the time that the bay stays awake, and records it.
 //!
 //! All input here is hostile. A connection carries one request, and ends after [`CONNECTION_TIME`] unless the request
 //! waits for the daemon. At most [`MAX_CONNECTIONS`] are served at once, separate from the daemon's. Only root of the

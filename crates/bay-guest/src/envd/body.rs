@@ -14,7 +14,8 @@ const UNWANTED_BYTES: usize = 64 << 20;
 const UNWANTED_TIME: Duration = Duration::from_secs(10);
 
 /// A body as it arrives. If this is dropped before the end, a task reads the rest, within the bounds above, while the
-/// answer is sent. Otherwise the connection would be reset because of unread data, and the client would lose the answer.
+/// answer is sent. Otherwise the connection would be reset because of unread data, and the client would lose the
+/// answer.
 #[derive(Debug)]
 pub(super) struct Arriving(Option<Incoming>);
 

@@ -77,8 +77,8 @@ enum Coding {
     Gzip,
 }
 
-/// Gzip if the client names only gzip, or refuses plain bytes. A client that lists several codings, as HTTP libraries do
-/// by default, gets the plain bytes: it is on the same machine.
+/// Gzip if the client names only gzip, or refuses plain bytes. A client that lists several codings, as HTTP libraries
+/// do by default, gets the plain bytes: it is on the same machine.
 fn coding(headers: &HeaderMap) -> Result<Coding> {
     let Some(value) = headers.get(header::ACCEPT_ENCODING).and_then(|v| v.to_str().ok()) else {
         return Ok(Coding::Identity);

@@ -77,8 +77,8 @@ impl From<&Stat> for EntryKind {
     }
 }
 
-/// Describes the file at a clean absolute path. Of a link, kind, mode and metadata are those of its target, whose path is
-/// added. Everything else is the link's own.
+/// Describes the file at a clean absolute path. Of a link, kind, mode and metadata are those of its target, whose
+/// path is added. Everything else is the link's own.
 pub(super) fn describe(root: BorrowedFd<'_>, names: &Names, path: &str) -> Result<Entry> {
     let own = path::stat(root, path.as_bytes(), false)?;
     let is_symlink = FileType::from_raw_mode(own.st_mode) == FileType::Symlink;

@@ -173,9 +173,9 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
     execs.output_closed(&exec, saved);
 }
 
-/// If the bay runs out of memory, the kernel should kill a command and not PID 1. The child often cannot set this itself:
-/// until it becomes its program, it is a copy of PID 1, whose files in /proc belong to nobody. Processes that it
-/// starts inherit the value. If the kernel refuses, the guest goes on without it.
+/// If the bay runs out of memory, the kernel should kill a command and not PID 1. The child often cannot set this
+/// itself: until it becomes its program, it is a copy of PID 1, whose files in /proc belong to nobody. Processes that
+/// it starts inherit the value. If the kernel refuses, the guest goes on without it.
 fn prefer_as_oom_victim(exec: &Exec) {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
     let path = format!("/proc/{}/oom_score_adj", exec.leader.pid);

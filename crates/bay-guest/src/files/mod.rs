@@ -33,8 +33,8 @@ use path::{Target, shown};
 
 /// Unit of `st_blocks`, whatever the filesystem's own block size is.
 const STAT_BLOCK: u64 = 512;
-/// Most copies at the same time, for each interface; further ones wait. Fewer than the threads, so that bulk output finds
-/// a thread too.
+/// Most copies at the same time, for each interface; further ones wait. Fewer than the threads, so that bulk output
+/// finds a thread too.
 const MAX_COPIES: usize = 8;
 /// Most bytes of one read, one write or one queued chunk.
 pub(crate) const CHUNK: usize = 256 << 10;

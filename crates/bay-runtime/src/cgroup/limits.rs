@@ -154,9 +154,9 @@ impl Hierarchies {
         Ok(())
     }
 
-    /// Writes the files of one controller, each with its names on version 2 and version 1. The host has the controller in
-    /// the version in which one of its files exists. A file that does not exist is skipped: the kernel lacks that feature,
-    /// for example swap accounting.
+    /// Writes the files of one controller, each with its names on version 2 and version 1. The host has the
+    /// controller in the version in which one of its files exists. A file that does not exist is skipped: the kernel
+    /// lacks that feature, for example swap accounting.
     fn set(
         &self,
         group: &Path,

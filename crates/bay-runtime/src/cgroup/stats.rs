@@ -17,8 +17,8 @@ const MAX_FILE: u64 = 64 * 1024;
 const V1_UNLIMITED: u64 = 1 << 62;
 
 impl Hierarchies {
-    /// What the bay uses now. `pid` is its PID 1 on the host, whose own reading and writing is reported if the host counts
-    /// none for the group.
+    /// What the bay uses now. `pid` is its PID 1 on the host, whose own reading and writing is reported if the host
+    /// counts none for the group.
     #[must_use]
     pub fn stats(&self, group: &Path, pid: Option<i32>) -> BayStats {
         let v2 = Files(Some(self.v2.join(group)));

@@ -44,7 +44,8 @@ fn what() -> String {
 }
 
 impl PrivateRun {
-    /// Opens the directory of the kept results, before `/run` is covered. None if `/run` contains something that is needed.
+    /// Opens the directory of the kept results, before `/run` is covered. None if `/run` contains something that is
+    /// needed.
     pub(super) fn find(
         place: &RuntimePlace,
         images: &Path,

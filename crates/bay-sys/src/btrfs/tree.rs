@@ -212,8 +212,8 @@ fn absent_tree(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Bytes of the file data in the subvolume that was written since it was made. Examines at most `max_items` extents. Takes time in
-/// proportion to what changed, not to what exists.
+/// Bytes of the file data in the subvolume that was written since it was made. Examines at most `max_items` extents.
+/// Takes time in proportion to what changed, not to what exists.
 pub fn bytes_written_since_birth(top: impl AsFd, max_items: u64) -> io::Result<u64> {
     const INLINE: u8 = 0;
     const HEADER_OF_INLINE: usize = 21;
