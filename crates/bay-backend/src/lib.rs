@@ -12,7 +12,7 @@
 //! | `set_limits` | the limits apply when it returns; a memory limit below what the bay holds is refused         |
 //! | `stats`   | what the bay uses, measured by the host; values that this host does not measure are absent     |
 //! | `examine` | what in a running bay cannot be captured; stops nothing                                        |
-//! | `capture` | memory and the caller's snapshots of one moment, then the bay continues; or nothing is kept    |
+//! | `capture` | memory and the caller's snapshots of one moment; then the bay continues, or ends if ordered; or nothing is kept |
 //! | `abandon` | a capture whose caller died has ended, and nothing of it is left                               |
 //! | `restore` | the bay continues from the checkpoint and its guest answers, or nothing is left                |
 //! | `egress`  | every TCP connection that leaves a running bay arrives at this port, and nowhere else          |
@@ -101,7 +101,7 @@ pub struct StartSpec {
     pub name: BayName,
     pub machine_id: String,
     pub author: Option<Author>,
-    /// The user that the bay was given. Absent if everything runs as root.
+    /// The user that the bay was given. Absent if commands run as root unless they name another user.
     pub user: Option<BayUser>,
     /// The certificate with which the bay's gateway ends TLS, as PEM. Absent if no gateway does.
     pub certificate: Option<String>,
@@ -157,7 +157,8 @@ pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for T {}
 pub type BoxedStream = Box<dyn ByteStream>;
 
-/// Facts that identify one runtime, for people and for telling runtimes apart. No code acts on them.
+/// Facts that identify one runtime, for people, for the record and for telling runtimes apart. What is done with a
+/// runtime does not depend on them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimeFacts {
     /// Constant while the runtime lives, and unique to it.

@@ -277,6 +277,7 @@ impl Hierarchies {
             .at(STEP, || format!("the bay's processes do not end: {}", stuck_processes::describe(&dir)))
     }
 
+    /// Freezes or thaws the whole bay, and waits until that is done. If freezing fails, thaws it again.
     pub(crate) fn freeze(&self, group: &Path, frozen: bool) -> Result<(), Failure> {
         let step = if frozen { "freeze" } else { "thaw" };
         let dir = self.v2.join(group);

@@ -33,8 +33,8 @@
 //!
 //! # Failure paths
 //!
-//! * A step fails: the helper ends the processes that it started, and answers `Failed` with the step's name, or
-//!   `Hangs` if they do not end. A new helper clears the rest.
+//! * A step fails: the helper ends the processes that it started, and answers `Failed` with the step's name. If it
+//!   waited in vain for processes of the bay, it answers `Hangs`. A new helper clears the rest.
 //! * The helper of a start is killed: PID 1, if it waits to be released, reads end-of-file and exits. The rest
 //!   (groups, namespace handle, socket) stays at the paths in [`RuntimePlace`](bay_types::runtime::RuntimePlace), and
 //!   the next `Start` or `Clear` for that bay removes it.

@@ -43,8 +43,8 @@ pub(super) async fn route(
             let name = services::parse(name)?;
             let spec = services::definition(request).await?;
             spec.check()?;
-            let wish = Ask::Service { service: name.clone(), spec: Box::new(spec.clone()) };
-            daemon.ask(wish, asking).await?;
+            let ask = Ask::Service { service: name.clone(), spec: Box::new(spec.clone()) };
+            daemon.ask(ask, asking).await?;
             services::define(services, &name, spec).await
         }
         _ if uid == ROOT => services::route(services, rest, query, request).await,

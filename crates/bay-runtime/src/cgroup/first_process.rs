@@ -18,7 +18,8 @@ const MAX_THREADS: usize = 256;
 const MAX_GROUP: usize = 200;
 
 impl Hierarchies {
-    /// If PID 1 or one of its threads is in another group than its own, thaws it and moves it back.
+    /// If PID 1 or one of its threads is in another group than its own, thaws it and moves it back. The result says
+    /// whether it could be moved.
     ///
     /// # Errors
     /// If the process is gone.

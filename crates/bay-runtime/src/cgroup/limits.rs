@@ -56,7 +56,7 @@ impl Hierarchies {
     /// reset to the default. The number of processes always gets a limit, if the host has the controller.
     ///
     /// # Errors
-    /// `ResourceBusy` if the bay uses more memory than the new limit; `Unsupported` if the host lacks a controller. Limits
+    /// `ResourceBusy` if the bay holds more memory than the new limit; `Unsupported` if the host lacks a controller. Limits
     /// that were set before the error stay set; the caller restores the old ones.
     pub fn set_limits(
         &self,
