@@ -94,7 +94,7 @@ pub trait BayFiles: Send + Sync + Debug {
     fn capture_is_unfinished(&self, bay: BayId) -> bool;
 }
 
-/// Files for a driver that has none: every call fails with this error.
+/// Files for a driver that has none: every call that can fail fails with this error.
 #[derive(Debug, Clone)]
 pub struct NoFiles(pub CoreError);
 

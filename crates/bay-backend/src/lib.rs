@@ -265,8 +265,8 @@ pub trait Backend: Send + Sync + Debug {
     fn facts(&self, runtime: &RuntimeHandle) -> RuntimeFacts;
     async fn start(&self, spec: &StartSpec) -> Result<RuntimeHandle, BackendError>;
     async fn inspect(&self, bay: BayId, runtime: &RuntimeHandle) -> Seen;
-    /// Moves PID 1 back if root in the bay moved or froze it, and reports that. `None` if PID 1 is out of the bay's
-    /// reach.
+    /// Moves PID 1 back if root in the bay moved it, and reports that. `None` if PID 1 is in its place, or out of the
+    /// bay's reach.
     async fn reclaim_guest(&self, _bay: BayId, _runtime: &RuntimeHandle) -> Option<Moved> {
         None
     }

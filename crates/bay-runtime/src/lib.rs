@@ -1,5 +1,5 @@
 //! The runtime helper, `bay __runtime`: a process that serves one request and exits. It begins with one thread, because
-//! only such a process can enter namespaces and clone. The daemon itself uses the parts of this crate that only look at
+//! only such a process can enter a user namespace, and copy itself safely. The daemon itself uses the parts of this crate that only look at
 //! a running bay, and the sockets of its gateway.
 //!
 //! A start turns the bay's subvolumes into a running machine. What it starts does not depend on the helper or on the

@@ -38,7 +38,7 @@ const RUN_DIRECTORIES: [(&str, &str, u32); 4] = [
     ("memcached", "memcache", 0o755),
 ];
 
-/// Makes the user, its home and the file for sudo, and gives it the workspace. The log names each of these that failed.
+/// Makes the user, its home and the file for sudo, and gives it the workspace. The log names each error.
 pub(super) fn provide(root: BorrowedFd<'_>, etc: BorrowedFd<'_>, wanted: &BayUser, log: &Log) {
     let attempt = |what: &str, outcome: io::Result<()>| {
         if let Err(error) = outcome {
