@@ -1,6 +1,6 @@
 //! The runtime helper, `bay __runtime`: a process that serves one request and exits. It begins with one thread, because
-//! only such a process can enter a user namespace, and copy itself safely. The daemon itself uses the parts of this crate that only look at
-//! a running bay, and the sockets of its gateway.
+//! only such a process can enter a user namespace, and copy itself safely. The daemon itself uses the parts of this
+//! crate that only look at a running bay or change its limits, and the sockets of its gateway.
 //!
 //! A start turns the bay's subvolumes into a running machine. What it starts does not depend on the helper or on the
 //! daemon: the parent of a bay's PID 1 is the host's init.
