@@ -292,7 +292,8 @@ impl Ctl {
         Can {
             network: Network {
                 outbound: "policy".to_owned(),
-                detail: "what the bay's policy allows leaves; anything else is refused with the reason, or waits for an approval; \
+                detail: "what the bay's policy allows leaves; anything else is refused with the reason, or waits for \
+                        an approval; \
                          `bay-ctl egress` tells what it allows; loopback works"
                     .to_owned(),
             },
