@@ -293,8 +293,7 @@ impl Ctl {
             network: Network {
                 outbound: "policy".to_owned(),
                 detail: "what the bay's policy allows leaves; anything else is refused with the reason, or waits for \
-                        an approval; \
-                         `bay-ctl egress` tells what it allows; loopback works"
+                         an approval; `bay-ctl egress` tells what it allows; loopback works"
                     .to_owned(),
             },
             mounts: self.guest().about.mounts,

@@ -56,8 +56,8 @@ impl Hierarchies {
     /// reset to the default. The number of processes always gets a limit, if the host has the controller.
     ///
     /// # Errors
-    /// `ResourceBusy` if the bay holds more memory than the new limit; `Unsupported` if the host lacks a controller. Limits
-    /// that were set before the error stay set; the caller restores the old ones.
+    /// `ResourceBusy` if the bay holds more memory than the new limit; `Unsupported` if the host lacks a controller.
+    /// Limits that were set before the error stay set; the daemon restores the old ones.
     pub fn set_limits(
         &self,
         group: &Path,
