@@ -1,9 +1,9 @@
 //! The driver `gvisor`: a bay whose system calls a kernel in user space serves, Google's gVisor (`runsc`, systrap).
 //!
 //! Disk, control groups, gateway namespace and guest are those of the driver `local`. Only the kernel that serves the
-//! bay's system calls differs. So this driver starts bays in its own way and delegates everything else to `local`. What
-//! the sandbox cannot do is in its [`Capabilities`]. `CONTRACT.md` of the crate `bay-backend` describes the
-//! differences.
+//! bay's system calls differs. So this driver starts bays, connects to guests and attributes connections in its own
+//! way, and delegates almost everything else to `local`. What the sandbox cannot do is in its [`Capabilities`].
+//! `CONTRACT.md` of the crate `bay-backend` describes the differences.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -51,7 +51,7 @@ const NO_CONTAINERS: &str = "gVisor's kernel lacks what container runtimes need"
 /// Bays inside gVisor.
 #[derive(Debug)]
 pub struct Gvisor {
-    /// Does everything but starting.
+    /// Does everything in which the drivers do not differ.
     local: Arc<Local>,
     runsc: PathBuf,
     version: String,
@@ -133,8 +133,7 @@ impl Backend for Gvisor {
         self.local.memory_held(bay).await
     }
 
-    /// The host sees the packets of a bay, but not which connections they belong to. So any bay that sends counts as
-    /// connected.
+    /// The host sees the packets of a bay, but not which connections they belong to. So every bay counts as having one.
     async fn network(&self, runtime: &RuntimeHandle) -> NetworkUse {
         NetworkUse { external_connections: 1, ..self.local.network(runtime).await }
     }

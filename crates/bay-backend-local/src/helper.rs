@@ -12,8 +12,8 @@ use tokio::process::Command;
 
 /// Longest answer the helper may give.
 pub(crate) const MAX_REPLY_BYTES: u64 = 64 * 1024;
-/// A start takes milliseconds. Ending processes that wait for a slow disk may take as long as the helper's own
-/// deadlines.
+/// How long the helper may take for any request but a capture or restore. A start takes milliseconds. Ending processes
+/// that wait for a slow disk may take as long as the helper's own deadlines.
 const HELPER_DEADLINE: Duration = Duration::from_secs(90);
 
 /// The program that makes, captures and clears runtimes.
@@ -42,7 +42,7 @@ impl Helper {
         command
     }
 
-    /// Runs the helper until it ends.
+    /// Runs the helper until it ends, or kills it after [`HELPER_DEADLINE`].
     pub(crate) async fn ask(&self, request: &RuntimeRequest) -> Result<RuntimeReply, BackendError> {
         self.ask_within(request, HELPER_DEADLINE).await
     }

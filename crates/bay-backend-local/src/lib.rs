@@ -448,8 +448,8 @@ impl Attribution for LocalAttribution {
 /// memory cannot be captured.
 const EARLIER_PROGRAMS: usize = 8;
 
-/// The guest's executable on the pool; copies it if it is not there yet. The oldest copies are removed. A bay that has
-/// one mounted still has it.
+/// The guest's executable on the pool; copies it if it is not there yet. A new copy makes the oldest ones go, beyond
+/// [`EARLIER_PROGRAMS`]. A bay that has one mounted still has it.
 fn program_on_pool(guest: &Path, programs: &Path, bay: BayId) -> io::Result<PathBuf> {
     let name = guest.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let (path, wanted) = (programs.join(name), std::fs::metadata(guest)?.len());

@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufRead
 
 use crate::helper::{Helper, MAX_REPLY_BYTES, handle_of, read_reply, unexpected};
 
-/// A capture writes the bay's memory, and a restore reads it. No capture worth waiting for takes longer than this.
+/// How long a capture or a restore may take: the one writes the bay's memory, the other reads it.
 const MEMORY_DEADLINE: Duration = Duration::from_secs(300);
 /// The step in which the helper checks that the images come from this kind of machine.
 const IDENTITY: &str = "identity";

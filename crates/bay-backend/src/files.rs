@@ -60,7 +60,8 @@ pub trait BayFiles: Send + Sync + Debug {
     fn replace_root(&self, bay: BayId, image: ImageId) -> Result<()>;
     /// Replaces the files of a stopped bay by those of a checkpoint. With `state` also the state of its guest.
     fn restore(&self, bay: BayId, from: Point, state: bool) -> Result<()>;
-    /// Removes all files of a bay. If `keep_workspace` is set, the workspace stays under a name that begins with it.
+    /// Removes all files of a bay. If `keep_workspace` is set, the workspace stays under a name that begins with it,
+    /// and its path is returned.
     fn remove(&self, bay: BayId, keep_workspace: Option<&str>) -> Result<Option<PathBuf>>;
     /// Every bay that has files here, complete or not.
     fn list(&self) -> Result<Vec<BayId>>;
@@ -93,7 +94,7 @@ pub trait BayFiles: Send + Sync + Debug {
     fn capture_is_unfinished(&self, bay: BayId) -> bool;
 }
 
-/// Files for a driver that has none: every call fails with this error.
+/// Files for a driver that has none: every call that can fail fails with this error.
 #[derive(Debug, Clone)]
 pub struct NoFiles(pub CoreError);
 

@@ -8,17 +8,19 @@
 //! |-----------|------------------------------------------------------------------------------------------------|
 //! | `start`   | the guest runs and listens, or nothing is left; leftovers of an earlier start are cleared first |
 //! | `inspect` | the state at this moment, never a cached one                                                   |
-//! | `reclaim_guest` | PID 1 is in its own group and nobody in the bay can freeze it; reports a move that it undid |
-//! | `set_limits` | the limits apply when it returns, and no process was killed to make them fit                |
+//! | `reclaim_guest` | moves PID 1 back to its own group, where nobody in the bay can freeze it; reports what it found |
+//! | `set_limits` | the limits apply when it returns; a memory limit below what the bay holds is refused         |
 //! | `stats`   | what the bay uses, measured by the host; values that this host does not measure are absent     |
 //! | `examine` | what in a running bay cannot be captured; stops nothing                                        |
-//! | `capture` | memory and the caller's snapshots of one moment, then the bay continues; or nothing is kept    |
+//! | `capture` | memory and the caller's snapshots of one moment; then the bay continues, or ends if ordered; or nothing is kept |
 //! | `abandon` | a capture whose caller died has ended, and nothing of it is left                               |
 //! | `restore` | the bay continues from the checkpoint and its guest answers, or nothing is left                |
-//! | `egress`  | every connection of a running bay arrives at this port, and nowhere else                       |
+//! | `egress`  | every TCP connection that leaves a running bay arrives at this port, and nowhere else          |
 //! | `attribution` | the kernel's answer to who in the bay opened a connection: that exec, or unknown, never another bay's |
 //! | `clear`   | ends and removes the bay's whole runtime; harmless if there is none                            |
 //! | `leftovers` | the ids of all bays of which this backend still holds anything                               |
+//!
+//! If something cannot be removed after a failure, `leftovers` lists the bay.
 #![forbid(unsafe_code)]
 
 use std::fmt::Debug;
@@ -47,7 +49,7 @@ pub use files::BayFiles;
 
 pub use bay_types::backend::Capabilities;
 
-/// Why a runtime could not be started, paused or cleared.
+/// Why a backend could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     #[error("the runtime helper could not be run")]
@@ -99,7 +101,7 @@ pub struct StartSpec {
     pub name: BayName,
     pub machine_id: String,
     pub author: Option<Author>,
-    /// The user that the bay was given. Absent if everything runs as root.
+    /// The user that the bay was given. Absent if commands run as root unless they name another user.
     pub user: Option<BayUser>,
     /// The certificate with which the bay's gateway ends TLS, as PEM. Absent if no gateway does.
     pub certificate: Option<String>,
@@ -155,7 +157,8 @@ pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for T {}
 pub type BoxedStream = Box<dyn ByteStream>;
 
-/// Facts that identify one runtime, for people and for telling runtimes apart. No code acts on them.
+/// Facts that identify one runtime, for people, for the record and for telling runtimes apart. What is done with a
+/// runtime does not depend on them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimeFacts {
     /// Constant while the runtime lives, and unique to it.
@@ -262,8 +265,8 @@ pub trait Backend: Send + Sync + Debug {
     fn facts(&self, runtime: &RuntimeHandle) -> RuntimeFacts;
     async fn start(&self, spec: &StartSpec) -> Result<RuntimeHandle, BackendError>;
     async fn inspect(&self, bay: BayId, runtime: &RuntimeHandle) -> Seen;
-    /// Moves PID 1 back if root in the bay moved or froze it, and reports that. `None` if PID 1 is out of the bay's
-    /// reach.
+    /// Moves PID 1 back if root in the bay moved it, and reports that. `None` if PID 1 is in its place, or out of the
+    /// bay's reach.
     async fn reclaim_guest(&self, _bay: BayId, _runtime: &RuntimeHandle) -> Option<Moved> {
         None
     }

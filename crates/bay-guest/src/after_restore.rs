@@ -30,7 +30,7 @@ use crate::http::{Answer, empty, invalid, require_json};
 use crate::services::Services;
 use crate::{fork_hooks, root_files};
 
-/// What changes when the guest is restored.
+/// The parts of the guest that a restore uses or changes.
 #[derive(Debug)]
 pub(crate) struct AfterRestore {
     /// The server listens on each socket that is sent here, instead of on the one before.

@@ -52,7 +52,7 @@ pub fn prepare(config: &Config) {
     root_files::prepare(&config.guest, &config.root, &config.state_dir, &log);
 }
 
-/// Serves until the daemon has asked for a shutdown and everything has ended.
+/// Serves until the daemon has asked for a shutdown and that is over.
 ///
 /// # Errors
 /// If the socket or the state directory cannot be used at all.

@@ -2,8 +2,9 @@
 //! the child. Each has the child's number in its environment. They change what must not be the same in two machines:
 //! seeds of random generators, keys, names in configuration files.
 //!
-//! Hooks run once in the life of a bay. The state directory may be a copy of the parent's, so it says for which bay
-//! they ran. If a hook fails or takes too long, that is reported, and the bay starts.
+//! Hooks run once in the life of a bay, unless the guest dies before it has recorded that, or cannot record it. The
+//! state directory may be a copy of the parent's, so it says for which bay they ran. If a hook fails or takes too
+//! long, that is reported, and the bay starts.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -24,7 +25,7 @@ const MOST_ENTRIES: usize = 4096;
 /// File in the state directory with the id of the bay for which the hooks ran.
 const RAN_FOR: &str = "fork-hooks";
 
-/// Runs the hooks, unless they have run for this bay. Returns one line for each hook that failed.
+/// Runs the hooks, unless they have run for this bay. Returns one line for each hook that failed or had no time left.
 pub(crate) async fn run(execs: &Execs, state: &Path, root: &Path, index: u32, log: &Log) -> Vec<String> {
     let bay = execs.context.identity.current().0;
     let mark = state.join(RAN_FOR);
@@ -66,7 +67,7 @@ async fn one(execs: &Execs, name: &str, index: u32, within: Duration) -> Option<
     }
 }
 
-/// Executable files, ordered by name. None if the directory does not exist.
+/// Executable files that are not hidden, ordered by name. Empty if the directory cannot be read.
 fn hooks(dir: &Path) -> Vec<PathBuf> {
     let entries = || -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();

@@ -16,18 +16,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
-/// Longest body that is read as a whole: a command with its arguments, where JSON may need six bytes for each.
+/// Longest JSON body: a command with its arguments, where JSON may need six bytes for one.
 const MAX_JSON_BODY: usize = 7 << 20;
-/// Longest path in a query, as in the kernel.
+/// Longest value in a query: as long as a path may be in the kernel.
 const MAX_PATH: usize = 4096;
 
-/// Pause after an `accept` that failed because of too few descriptors or too little memory.
+/// Pause after an `accept` that failed, for example for lack of descriptors or memory.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const MAX_HEADERS: usize = 64;
 /// Size of a connection's buffer; also the longest head of a request.
 const CONNECTION_BUFFER: usize = 256 << 10;
 
-/// The settings with which every connection is served.
+/// The settings for connections to the guest's socket and to `standalone`. The bay's own processes have others, in
+/// `ctl`.
 pub(crate) fn connection(head_timeout: Option<Duration>) -> hyper::server::conn::http1::Builder {
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder

@@ -1,7 +1,8 @@
 //! PID 1 of a bay: runs execs, keeps their output, transfers files, reaps all processes.
 //!
 //! The runtime helper starts it inside all namespaces with four things: a listening socket, a cgroup to make leaves in,
-//! its configuration and a state directory ([`bay_types::guest`]). It serves the guest protocol over HTTP/1.1 on one
+//! its configuration and a state directory ([`bay_types::guest`]). In gVisor it makes the socket itself, and has no
+//! cgroup. It serves the guest protocol over HTTP/1.1 on one
 //! thread. What it must not lose is on disk ([`spool`]).
 //!
 //! ```text
@@ -38,9 +39,10 @@
 //!
 //! - A client goes away: nothing. Output goes to the spool in any case, and a command that was started goes on.
 //! - A client is slow: it reads from the spool later. If the bound on kept output dropped bytes, it gets a gap frame.
-//! - The disk is full: the command goes on. Output is dropped and counted. The record of the exec's end replaces kept output.
+//! - The disk is full: the command goes on. Output is dropped and counted. The record of the exec's end replaces old
+//!   output.
 //! - A command does not end when killed (it hangs in the kernel): after a grace it counts as ended, with a process left.
-//! - A malformed request or frame: that connection ends.
+//! - A malformed request or frame: it is answered with an error, and at most that connection ends.
 //! - No cgroup, or the kernel refuses one: process trees are found through `/proc`, which a process can evade.
 //! - The guest dies: the kernel ends the bay. The records on disk say what ran; the next guest reports it as lost.
 #![forbid(unsafe_code)]
@@ -79,7 +81,8 @@ mod trust;
 mod users;
 mod watch;
 
-/// `bay __guest`: PID 1 of a bay. Returns when the bay is to end. With `--alone` it serves envd without a bay.
+/// `bay __guest`: PID 1 of a bay. Returns only if the guest cannot be started; otherwise the process ends with the bay.
+/// With `--alone` it serves envd without a bay, until it is told to end.
 #[must_use]
 pub fn run() -> ExitCode {
     let mut arguments = std::env::args_os().skip(2).peekable();

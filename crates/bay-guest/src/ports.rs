@@ -19,7 +19,7 @@ use crate::procfs;
 
 /// Most bytes of a socket table that are read: about 25,000 lines.
 const MAX_TABLE: u64 = 4 << 20;
-/// Listening sockets in one answer.
+/// Most listening sockets in one answer; further ones are left out.
 const MAX_PORTS: usize = 1024;
 /// Processes and open files that are examined to find the holders of sockets.
 const MAX_PROCESSES: usize = 16 << 10;

@@ -1,8 +1,8 @@
 //! Puts sentinels where tools look for credentials: variables of commands, files, and git's settings.
 //!
 //! The daemon sends them when the bay starts or is restored from memory, and whenever its secrets change. A sentinel is
-//! no secret: outside the bay, the gateway replaces it by the value. The agent controls the root filesystem and may
-//! undo all of this until the next time.
+//! no secret: the gateway, outside the bay, puts the value in its place. The agent controls the root filesystem and may
+//! undo the files until the next time.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,7 +17,8 @@ use rustix::fs::{Gid, Mode, OFlags, ResolveFlags, Uid, XattrFlags};
 use crate::log::Log;
 use crate::trust::{Tree, read_in, remove_in, write_in, write_private_in};
 
-/// Extended attribute of files that this module wrote. Files without it belong to the bay and are left as they are.
+/// Extended attribute of files that this module wrote. A file without it and with another text belongs to the bay,
+/// and is left as it is.
 const MARK: &str = "user.workbay.sentinel";
 
 /// The sentinels that the bay has now.
@@ -51,7 +52,7 @@ impl Sentinels {
     }
 }
 
-/// Puts sentinels where tools look for them. Removes files of `old` that are not in `new`.
+/// Writes the files with sentinels, and git's settings. Removes files of `old` that are not in `new`.
 pub(crate) fn install<'a>(new: &'a [Delivered], old: &'a [Delivered], root: BorrowedFd<'_>, log: &Log) {
     let attempt = |what: &str, outcome: io::Result<()>| {
         if let Err(error) = outcome {

@@ -1,4 +1,4 @@
-//! The front for the daemon: its socket, the connections and the routes of the guest protocol.
+//! Starts the guest, and serves the daemon: socket, connections, routes.
 
 use std::convert::Infallible;
 use std::io;
@@ -39,13 +39,14 @@ use crate::primitives::{Config, Primitives};
 use crate::services::{self, Services};
 use crate::{fork_hooks, ports, root_files, tcp, watch};
 
-/// Connections from outside the bay, which come from the daemon.
+/// Most connections at once from outside the bay, which come from the daemon. A further one is closed.
 const MAX_CONNECTIONS: usize = 1024;
-/// Connections from inside the bay, which come from the agent. They have slots of their own, so they cannot keep the
-/// daemon out.
+/// Most connections at once from processes of the bay, which may do anything. They have slots of their own, so they
+/// cannot keep the daemon out.
 const MAX_INNER_CONNECTIONS: usize = 64;
-/// How long a client inside the bay may take for a request, or be idle. Connections of the daemon have no such limit.
-const INNER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a client inside the bay may take for the head of a request, or wait before the next one. Connections of the
+/// daemon have no such limit.
+const INNER_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest grace of a shutdown.
 const MAX_GRACE: Duration = Duration::from_secs(600);
 /// The share of a shutdown's grace that services may use before everything else is asked to end.
@@ -67,17 +68,17 @@ struct SignalAnswer {
 struct Guest {
     execs: Arc<Execs>,
     files: Arc<Files>,
-    /// If the bay can keep no services, the reason.
+    /// The services, or why the bay cannot store any.
     services: Result<Arc<Services>, String>,
     /// The root directory for watches.
     root: PathBuf,
     ctl: Arc<Ctl>,
     envd: Arc<Envd>,
     started_at: Timestamp,
-    /// What failed before the guest began to listen.
+    /// The fork hooks that failed at this start.
     troubles: Vec<String>,
     restored: Arc<AfterRestore>,
-    /// Everything has ended. The guest ends when the answer has been sent.
+    /// A shutdown is over. The guest ends when its answer has been sent.
     done: AtomicBool,
     leave: Notify,
 }
@@ -94,6 +95,8 @@ impl Guest {
     }
 }
 
+/// Runs the guest until a shutdown is over. In a fork, the fork hooks run first; then it listens, and starts the
+/// services.
 pub(crate) async fn serve(config: Config, listener: StdListener) -> io::Result<()> {
     let (about, state_dir, root) = (config.guest.clone(), config.state_dir.clone(), config.root.clone());
     let Primitives { execs, files, log } = Primitives::start(config)?;
@@ -200,7 +203,7 @@ async fn serve_connection(stream: UnixStream, guest: &Arc<Guest>, from_inside: b
             Ok::<_, Infallible>(answer.unwrap_or_else(|e| error(&e)))
         }
     });
-    let builder = connection(from_inside.then_some(INNER_TIMEOUT));
+    let builder = connection(from_inside.then_some(INNER_HEAD_TIMEOUT));
     // If a client breaks off or sends nonsense, only its own connection ends.
     let _ = builder.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
     if guest.done.load(Ordering::Relaxed) {
@@ -265,7 +268,7 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
         (_, ["v1", "services", rest @ ..]) => services::route(guest.services()?, rest, &query, request).await,
         (&Method::GET, ["v1", "events"]) => Ok(stream(events(execs.events.subscribe()), None)),
         (&Method::POST, ["v1", "asks", id]) => {
-            let id = id.parse().map_err(|_| invalid("the wish has no number"))?;
+            let id = id.parse().map_err(|_| invalid("the request to the daemon has no number"))?;
             guest.ctl.daemon.answer(id, require_json(request.into_body()).await?);
             Ok(empty(StatusCode::NO_CONTENT))
         }

@@ -1,8 +1,8 @@
 //! `bay __guest --alone ADDRESS`: the envd interface on a loopback port, without a bay.
 //!
 //! For trying clients and testing them. Commands run with the authority of the user who started it, beside everything
-//! else on that machine. So it listens on loopback only, and refuses every request that a web page could have sent: a
-//! request with an `Origin`, or to a host name that is not this machine's.
+//! else on that machine. So it listens on loopback only, and refuses two kinds of requests that web pages send: those
+//! with an `Origin`, as a browser adds to every POST, and those to a host name that is not this machine's.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -30,11 +30,11 @@ use crate::log::Log;
 use crate::primitives::{Config, Primitives};
 
 const MAX_CONNECTIONS: usize = 1024;
-/// How long a client may take to send the head of a request.
+/// How long a client may take to send the head of a request, or wait before the next one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long processes have between TERM and KILL when the program is ended.
 const GRACE: Duration = Duration::from_secs(1);
-/// The sandbox's name, for clients that give none.
+/// The id and the name of the one sandbox.
 const NAME: &str = "alone";
 
 const USAGE: &str = "usage: bay __guest --alone 127.0.0.1:49983 [--state DIR]";

@@ -19,7 +19,7 @@ use crate::http::{Answer, empty, invalid};
 /// How long a listener may take to accept: its queue may be full.
 const ACCEPTED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The daemon has a limit of its own. Connections that it gave up may still end here.
+/// Twice the daemon's own limit, because connections that it gave up may still be ending here.
 static SLOTS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(2 * MAX_CONNECTIONS)));
 
 /// Answers `POST /v1/tcp/{port}`: connects, then becomes a relay of that connection.

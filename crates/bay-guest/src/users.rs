@@ -12,7 +12,7 @@ use bay_sys::paths::open_below;
 use bay_sys::spawn::Identity;
 use rustix::fs::{FileType, OFlags, ResolveFlags};
 
-/// Longest user or group file that is read.
+/// Most bytes of a file that are read.
 const MAX_FILE: u64 = 1 << 20;
 /// Supplementary groups of one user.
 const MAX_GROUPS: usize = 1024;
@@ -35,7 +35,8 @@ pub(crate) enum UserError {
     NoGroup(String),
 }
 
-/// Finds a user by `NAME` or `UID`, either with `:GROUP` or `:GID`. Root if no user is named.
+/// Finds a user by `NAME` or `UID`; `:GROUP` or `:GID` may follow. Root if no user is named. A number is a user even if
+/// the file does not have it.
 pub(crate) fn find(root: BorrowedFd<'_>, wanted: Option<&str>) -> Result<User, UserError> {
     let wanted = wanted.unwrap_or("0");
     resolve(&read(root, "etc/passwd"), &read(root, "etc/group"), wanted)

@@ -11,7 +11,8 @@
 //! <v1>/<controller>/workbay/<daemon>/<bay>   limits, if the controllers are still in version 1
 //! ```
 //!
-//! The bay may make groups below its group and move its processes to them. The limit files belong to the host.
+//! The bay may make groups below its group and move its processes to them. The limit files of its own group belong to
+//! the host.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -67,9 +68,10 @@ const V2_CONTROLLERS: [&str; 5] = ["cpu", "memory", "pids", "io", "cpuset"];
 pub(crate) const MAX_GROUPS: u32 = 4096;
 /// How deep these groups may be nested.
 pub(crate) const MAX_GROUP_DEPTH: u32 = 32;
-/// How long killed processes may take to end. Only uninterruptible sleep on a slow disk takes long.
+/// How long killed processes may take to end, and an emptied group to be removed. Only uninterruptible sleep on a slow
+/// disk takes long.
 const KILL_DEADLINE: Duration = Duration::from_secs(20);
-/// How long freezing may take.
+/// How long freezing or thawing may take.
 const FREEZE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Where the hierarchies of this host are mounted.
@@ -133,7 +135,8 @@ impl Hierarchies {
         Some(Self { v2: v2?, v1 })
     }
 
-    /// Makes the bay's groups, with an owner so that the bay may make groups below them, and sets its limits.
+    /// Makes the bay's groups and sets its limits. In version 2 the groups get an owner, so that the bay may make
+    /// groups below them.
     pub(crate) fn make(
         &self,
         group: &Path,
@@ -176,8 +179,9 @@ impl Hierarchies {
         }
     }
 
-    /// Freezes every group of the bay except the guest's, each one by itself, so that groups that are made later run.
-    /// Returns the frozen groups. A process that is not stopped yet stops as soon as it would run.
+    /// Freezes every group below `execs` and every other group beside the guest's, each one by itself, so that groups
+    /// that are made later run. Returns the frozen groups. A process that is not stopped yet stops as soon as it
+    /// would run.
     pub(crate) fn freeze_leaves(&self, group: &Path) -> Result<Vec<PathBuf>, Failure> {
         let bay = self.v2.join(group);
         let below = |dir: &Path| -> Vec<PathBuf> {
@@ -231,7 +235,7 @@ impl Hierarchies {
         self.v1.iter().find(|(name, _)| name == controller).map(|(_, root)| root.as_path())
     }
 
-    /// Best effort: if the host does not share a controller, that limit is missing, and `bay doctor` reports it.
+    /// Best effort: a controller that the host does not offer stays off, and a limit that needs it is refused later.
     fn enable_controllers_down_to(&self, group: &Path) {
         let mut at = self.v2.clone();
         for part in group {
@@ -273,6 +277,7 @@ impl Hierarchies {
             .at(STEP, || format!("the bay's processes do not end: {}", stuck_processes::describe(&dir)))
     }
 
+    /// Freezes or thaws the whole bay, and waits until that is done. If freezing fails, thaws it again.
     pub(crate) fn freeze(&self, group: &Path, frozen: bool) -> Result<(), Failure> {
         let step = if frozen { "freeze" } else { "thaw" };
         let dir = self.v2.join(group);
@@ -353,7 +358,8 @@ fn enable_controllers(dir: &Path) {
     }
 }
 
-/// Lets the bay's root make groups below `dir` and move its processes between them, and nothing else.
+/// Lets the bay's root make groups below `dir`, move its processes between them, and enable controllers for them. Every
+/// other file of `dir` stays the host's.
 fn delegate(dir: &Path, owner: u32) -> Result<(), Failure> {
     let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
     for file in ["", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {

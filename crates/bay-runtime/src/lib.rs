@@ -1,7 +1,9 @@
-//! The runtime helper, `bay __runtime`: a process with one thread that serves one request and exits.
+//! The runtime helper, `bay __runtime`: a process that serves one request and exits. It begins with one thread, because
+//! only such a process can enter a user namespace, and copy itself safely. The daemon itself uses the parts of this
+//! crate that only look at a running bay or change its limits, and the sockets of its gateway.
 //!
-//! It turns three subvolumes into a running machine. What it starts does not depend on it or on the daemon: the parent of
-//! a bay's PID 1 is the host's init.
+//! A start turns the bay's subvolumes into a running machine. What it starts does not depend on the helper or on the
+//! daemon: the parent of a bay's PID 1 is the host's init.
 //!
 //! # Start, step by step
 //!
@@ -31,10 +33,11 @@
 //!
 //! # Failure paths
 //!
-//! * A step fails: the helper clears what it made and answers `Failed` with the step's name.
-//! * The helper is killed: PID 1 waits for a byte that never comes, reads end-of-file and exits. The rest (groups, namespace
-//!   handle, socket) stays at the paths in [`RuntimePlace`](bay_types::runtime::RuntimePlace), and the next `Start` or
-//!   `Clear` for that bay removes it.
+//! * A step fails: the helper ends the processes that it started, and answers `Failed` with the step's name. If it
+//!   waited in vain for processes of the bay, it answers `Hangs`. A new helper clears the rest.
+//! * The helper of a start is killed: PID 1, if it waits to be released, reads end-of-file and exits. The rest
+//!   (groups, namespace handle, socket) stays at the paths in [`RuntimePlace`](bay_types::runtime::RuntimePlace), and
+//!   the next `Start` or `Clear` for that bay removes it.
 //! * Two helpers for one bay: the second waits for a lock on the run directory.
 #![forbid(unsafe_code)]
 

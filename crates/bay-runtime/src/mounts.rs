@@ -81,7 +81,7 @@ impl HostMount {
     }
 }
 
-/// All of them, in the order in which they are mounted.
+/// All mounts of the host and the pool below the bay's root, in the order in which they are made.
 pub(crate) fn host_mounts(spec: &RuntimeSpec) -> Result<Vec<HostMount>, Failure> {
     let inert = mount_attr::NO_DEV | mount_attr::NO_SUID;
     let shifted = |source: &Path, point: &Path, attributes| HostMount {

@@ -1,7 +1,8 @@
-//! Makes one namespace of each kind, to find out whether this host allows it: `bay __runtime --attempt-namespaces`.
+//! Makes one namespace of each kind but time, to find out whether this host allows it: `bay __runtime
+//! --attempt-namespaces`.
 //!
-//! It is a process of its own because it must be single-threaded. It makes the same system calls as the start of a bay;
-//! a tool of the host (several have the same name) might behave differently.
+//! It is a process of its own because it must be single-threaded. It needs no tool of the host, which might behave
+//! differently (several have the same name).
 
 use std::io::{Read, Write};
 use std::process::ExitCode;

@@ -1,7 +1,8 @@
 //! A network with one neighbour: the bay's gateway namespace, which has no link to the host.
 //!
-//! Every address is local to the gateway namespace (AnyIP). So whatever address the bay connects to, the gateway
-//! namespace answers: with the gateway if it listens, otherwise with an immediate refusal.
+//! Every address but the bay's own is local to the gateway namespace (AnyIP). So whatever address outside the bay a
+//! TCP connection is for, the gateway namespace answers: with the gateway if it listens, otherwise with an immediate
+//! refusal.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -66,7 +67,7 @@ pub(crate) fn prepare_gateway() -> io::Result<()> {
     Route::open()?.link_up(LOOPBACK_INDEX)
 }
 
-/// Called in the gateway namespace when the bay's PID 1 exists in its own namespace. Connects the two.
+/// Called in the gateway namespace when this process exists in the bay's network namespace. Connects the two.
 pub(crate) fn join(bay_pid: u32) -> io::Result<()> {
     let mut route = Route::open()?;
     route.veth(bay_pid)?;
@@ -130,7 +131,7 @@ pub fn own_addresses() -> io::Result<Vec<IpAddr>> {
     }
 }
 
-/// Called in the bay's namespace by PID 1 before it becomes the guest.
+/// Called in the bay's network namespace before the guest runs in it.
 pub(crate) fn configure_bay() -> io::Result<()> {
     let mut route = Route::open()?;
     route.link_up(LOOPBACK_INDEX)?;

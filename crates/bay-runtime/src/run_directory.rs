@@ -27,8 +27,9 @@ pub fn guest_socket(run_dir: &Path) -> PathBuf {
 
 /// File in the run directory that names the process that took the lock last.
 const HOLDER: &str = "holder";
-/// How often the holder of a lock is checked. Also how long a CRIU without its helper may take to undo what it did.
+/// How often the holder of a lock is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How long a CRIU without its helper may take to undo what it did.
 const UNDONE_WITHIN: Duration = Duration::from_secs(20);
 /// How often taking a lock is tried while another process has it.
 const LOCK_ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };

@@ -4,12 +4,12 @@
 //!
 //! 1. an allowlist. Any other call *does not exist* (`ENOSYS`), so that programs fall back as on an older kernel. It does
 //!    not contain io_uring (it cannot be checkpointed and has a long record of kernel defects), keyrings (not namespaced)
-//!    and the descriptor-based mount calls (nothing in a bay needs them);
-//! 2. calls that are *not permitted* (`EPERM`): those that could reach the kernel itself; all ioctls of btrfs but
-//!    [`BTRFS_ALLOWED`] (a subvolume made by an agent would be empty in every checkpoint; others list the pool's
-//!    subvolumes or show how much all bays have written); terminal injection; and limits of another process that would
-//!    end it, because the kernel lets the bay's root set those of PID 1;
-//! 3. socket families that network namespaces do not contain, such as vsock, are *not supported* (`EAFNOSUPPORT`).
+//!    and the descriptor-based mount calls (programs fall back to `mount`);
+//! 2. calls that are *not permitted* (`EPERM`): those that concern the whole host ([`FORBIDDEN`]); all ioctls of
+//!    btrfs but [`BTRFS_ALLOWED`] (a subvolume made by an agent would be empty in every checkpoint; others list the
+//!    pool's subvolumes or show how much all bays have written); terminal injection; and limits of another process
+//!    that would end it, because the kernel lets the bay's root set those of PID 1;
+//! 3. socket families other than [`SOCKET_FAMILIES`], such as vsock, are *not supported* (`EAFNOSUPPORT`).
 //!
 //! None of this sets `no_new_privs`, so sudo works. Programs for another architecture than the host's are killed.
 

@@ -1,7 +1,7 @@
 //! btrfs by its ioctls: subvolumes, snapshots, quotas, resizing, and some items of its trees.
 //!
 //! The layouts are those of `<linux/btrfs.h>`; a test checks their sizes. Names are single path components: the kernel
-//! refuses a slash, and [`Name`] refuses names that would be truncated or misread.
+//! refuses a slash, and `name_into` refuses names that would be truncated or misread.
 
 use std::ffi::OsStr;
 use std::io;
@@ -269,7 +269,7 @@ pub fn subvolume_create(directory: impl AsFd, name: &OsStr, group: Option<Qgroup
     call(directory, IOC_SUBVOL_CREATE_V2, &mut *arguments).map(drop)
 }
 
-/// Makes `name` in the directory a snapshot of the subvolume `source`.
+/// Makes `name` in the directory a snapshot of the subvolume `source`. Counts it in `group` too, if given.
 pub fn snapshot(
     source: impl AsFd,
     directory: impl AsFd,

@@ -1,4 +1,4 @@
-//! Memory with content that must not reach a disk.
+//! Memory that must not be swapped out.
 
 use std::io;
 

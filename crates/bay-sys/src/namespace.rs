@@ -15,7 +15,7 @@ pub mod flags {
     pub const UTS: u64 = libc::CLONE_NEWUTS as u64;
     pub const IPC: u64 = libc::CLONE_NEWIPC as u64;
     pub const CGROUP: u64 = libc::CLONE_NEWCGROUP as u64;
-    /// Only `clone3` supports this one: in `clone` the bit belongs to the exit signal.
+    /// `clone` does not support this one: there the bit belongs to the exit signal. `clone3` and `unshare` do.
     pub const TIME: u64 = 0x80;
 }
 
@@ -53,7 +53,8 @@ pub fn clone_process(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Res
     }
 }
 
-/// Moves this process into new namespaces, without a new process.
+/// Moves the calling thread into new namespaces, without a new process. New namespaces of processes and of time are
+/// only for its later children.
 ///
 /// # Errors
 /// The error of the kernel: `EPERM` without the right to make them.

@@ -93,10 +93,10 @@ mod platform {
     const FIRST_ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
     /// The longest pause between two checks, in nanoseconds.
     const LONGEST_ROUND: i64 = 5_000_000;
-    /// More stops than any process makes before the requested one, so that a hostile process cannot delay the caller
-    /// for ever.
+    /// Most other stops that are passed over before the requested one, so that a hostile process cannot delay the
+    /// caller for ever.
     const MAX_STOPS: usize = 100;
-    /// Longer than any `vdso`.
+    /// Most bytes of a `vdso` that are searched.
     const MAX_SEARCHED: u64 = 64 << 10;
 
     /// A stopped process. Dropping this lets it continue where it was.

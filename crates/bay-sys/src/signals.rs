@@ -17,7 +17,7 @@ const ENDING: [libc::c_int; 11] = [
     libc::SIGPWR,
 ];
 
-/// Gives every signal that could end this process a handler that does nothing.
+/// Gives the signals in `ENDING`, and all real-time signals, a handler that does nothing.
 ///
 /// The kernel protects PID 1 of a pid namespace from signals of its own namespace, but only if the main thread does not block
 /// the signal. While the main thread blocks it (around a clone, inside `pthread_create`) and another thread does not, the

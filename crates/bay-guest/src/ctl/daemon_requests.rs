@@ -1,6 +1,7 @@
-//! What a bay's own processes ask of the daemon: checkpoints, diffs, egress, and whether a service may be defined. The
-//! guest cannot do or decide this. It sends each request to the daemon as an event, and waits; the daemon answers with
-//! a request to the guest. A request is dropped when the process that asked goes away, or if no daemon is connected.
+//! What a bay's own processes ask of the daemon: checkpoints, restores, diffs, egress, and whether a service may be
+//! defined. The guest cannot do or decide this. It sends each request to the daemon as an event, and waits. The daemon
+//! answers with a request to the guest. A request fails if no daemon is connected, if too many wait already, or if no
+//! answer comes in time. It is dropped when the process that asked goes away.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use bay_types::{ApiError, ErrorCode};
 use serde_json::Value;
 use tokio::sync::{broadcast, oneshot};
 
-/// Requests that wait at the same time.
+/// Most requests that wait at the same time; a further one fails.
 const MOST: usize = 4;
 /// How long the guest waits for an answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(120);
@@ -25,7 +26,8 @@ pub(crate) struct DaemonRequests {
     waiting: Mutex<HashMap<u64, oneshot::Sender<Answered>>>,
 }
 
-/// Drops the request when the process that asked goes away.
+/// Forgets the request when nobody waits for its answer any more: it came, it is late, or the process that asked is
+/// gone.
 struct Waiting<'a>(&'a DaemonRequests, u64);
 
 impl Drop for Waiting<'_> {
@@ -57,7 +59,7 @@ impl DaemonRequests {
         let _waiting = Waiting(self, id);
         asking.store(true, Ordering::Relaxed);
         if self.events.send(GuestEvent::Asked { id, ask }).is_err() {
-            return Err(not_answered("nobody out there listens at this moment"));
+            return Err(not_answered("no daemon is connected at this moment"));
         }
         match tokio::time::timeout(ANSWER_WITHIN, answer).await {
             Ok(Ok(Answered { error: Some(error), .. })) => Err(error),

@@ -6,12 +6,12 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use rustix::time::{ClockId, clock_gettime};
 
-/// If the wall clock and the boot clock differ by more than this, somebody has set the wall clock.
+/// If the end by the wall clock has moved by at least this since it was promised, the wall clock was set.
 const SET: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeepAwake {
-    /// Time since boot.
+    /// The end, as a time since boot.
     ends: Duration,
     /// The end by the wall clock, as it was promised.
     promised: Timestamp,

@@ -1,10 +1,11 @@
-//! The front for the bay's own processes, which use it through `bay-ctl`: who they are, what they may do, how the
-//! services are, and keeping the bay awake. Each change is reported to the daemon, which records it.
+//! The front for the bay's own processes, which use it through `bay-ctl`: who they are, what they may do, the ports,
+//! the services, keeping the bay awake, and requests to the daemon ([`daemon_requests`]). The daemon, if one is
+//! connected, gets a report of each change of a service and of the time that the bay stays awake, and records it.
 //!
-//! All input here is hostile. A connection carries one request, for a short time, and only some requests have a body.
-//! At most [`MAX_CONNECTIONS`] are served at once, separate from the daemon's. Only root of the bay may change
-//! services, because it could also end and start their processes. Other users may only look, and set until when the bay
-//! stays awake.
+//! All input here is hostile. A connection carries one request, and ends after [`CONNECTION_TIME`] unless the request
+//! waits for the daemon. At most [`MAX_CONNECTIONS`] are served at once, separate from the daemon's. Only root of the
+//! bay may change services, because it could also end and start their processes. Checkpoints, restores and diffs are
+//! for root too. Other users may look, and set until when the bay stays awake.
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
@@ -50,7 +51,8 @@ use keep_awake::{KeepAwake, since_boot};
 
 /// Connections that are served at once. Further ones wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 32;
-/// A connection ends after this time, whatever it is doing. So idle connections delay others only briefly.
+/// A connection ends after this time, unless its request waits for the daemon. So idle connections delay others only
+/// briefly.
 const CONNECTION_TIME: Duration = Duration::from_secs(5);
 const MAX_HEADERS: usize = 32;
 /// Longest head of a request; the smallest buffer that hyper accepts.
@@ -70,14 +72,14 @@ pub(crate) struct Ctl {
     keep_awake: Mutex<Option<KeepAwake>>,
 }
 
-/// The process that daemon, as the kernel reports it.
+/// The process at the other end of a connection, as the kernel reports it.
 #[derive(Debug, Clone, Copy)]
 struct Peer {
     uid: u32,
     pid: Option<i32>,
 }
 
-/// Refuses users other than root, for what changes the whole bay.
+/// Refuses users other than root.
 fn root_only(peer: Peer) -> Result<(), ApiError> {
     if peer.uid == 0 {
         return Ok(());
@@ -169,7 +171,7 @@ impl Ctl {
         *self.guest.lock().unwrap_or_else(PoisonError::into_inner) = guest;
     }
 
-    /// Never returns.
+    /// Serves connections; never returns.
     pub(crate) async fn serve(self: Arc<Self>, listener: UnixListener) {
         let turns = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
@@ -290,8 +292,8 @@ impl Ctl {
         Can {
             network: Network {
                 outbound: "policy".to_owned(),
-                detail: "what the bay's policy allows leaves, everything else is refused at once with the reason; \
-                         `bay-ctl egress` tells what it allows; loopback works"
+                detail: "what the bay's policy allows leaves; anything else is refused with the reason, or waits for \
+                         an approval; `bay-ctl egress` tells what it allows; loopback works"
                     .to_owned(),
             },
             mounts: self.guest().about.mounts,

@@ -20,7 +20,8 @@ const RECORDED_ARGUMENTS: usize = 32;
 /// Most bytes of these arguments that are recorded.
 const RECORDED_COMMAND: usize = 4096;
 
-/// Answers requests below `/v1/services`; `rest` is the rest of the path.
+/// Answers requests below `/v1/services`; `rest` is the rest of the path. `asking` is set while the daemon's answer is
+/// awaited.
 pub(super) async fn route(
     services: Option<&Arc<Services>>,
     daemon: &DaemonRequests,
@@ -42,8 +43,8 @@ pub(super) async fn route(
             let name = services::parse(name)?;
             let spec = services::definition(request).await?;
             spec.check()?;
-            let wish = Ask::Service { service: name.clone(), spec: Box::new(spec.clone()) };
-            daemon.ask(wish, asking).await?;
+            let ask = Ask::Service { service: name.clone(), spec: Box::new(spec.clone()) };
+            daemon.ask(ask, asking).await?;
             services::define(services, &name, spec).await
         }
         _ if uid == ROOT => services::route(services, rest, query, request).await,
@@ -63,7 +64,7 @@ pub(super) async fn route(
     }
 }
 
-/// What a successful request changed.
+/// What a successful request changed, for the daemon's record.
 pub(super) async fn changed(
     services: Option<&Arc<Services>>,
     method: &Method,
@@ -95,8 +96,8 @@ pub(super) async fn changed(
     }
 }
 
-/// Removes what other users must not see. The kernel shows a process's command line to everybody, but its environment
-/// only to its own user.
+/// Removes what users other than root must not see. The kernel shows a process's command line to everybody, but its
+/// environment only to its own user and root.
 fn for_others(mut view: ServiceView) -> ServiceView {
     if let Some(spec) = &mut view.spec {
         spec.env.clear();

@@ -1,4 +1,4 @@
-//! The body of a request, which is read to its end even if it is not needed.
+//! The body of a request. A part that is not needed is read too, up to a bound.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,8 +13,9 @@ const UNWANTED_BYTES: usize = 64 << 20;
 /// How long a client may take to send them.
 const UNWANTED_TIME: Duration = Duration::from_secs(10);
 
-/// A body as it arrives. If this is dropped before the end, a task reads the rest while the answer is sent. Otherwise
-/// the connection would be reset because of unread data, and the client would lose the answer.
+/// A body as it arrives. If this is dropped before the end, a task reads the rest, within the bounds above, while the
+/// answer is sent. Otherwise the connection would be reset because of unread data, and the client would lose the
+/// answer.
 #[derive(Debug)]
 pub(super) struct Arriving(Option<Incoming>);
 

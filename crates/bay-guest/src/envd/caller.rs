@@ -7,7 +7,7 @@ use http::{HeaderMap, header};
 use super::fault::{Fault, Kind, Result};
 use crate::users::{self, User};
 
-/// The user of requests that name none, if the bay has this user.
+/// The user of requests that name none. If the bay has no such user, root.
 const DEFAULT_USER: &str = "user";
 /// Longest path that the kernel accepts.
 const MAX_PATH: usize = 4095;

@@ -77,8 +77,8 @@ enum Coding {
     Gzip,
 }
 
-/// Gzip if the client names only gzip. A client that lists several codings, as HTTP libraries do by default, gets the
-/// plain bytes: it is on the same machine.
+/// Gzip if the client names only gzip, or refuses plain bytes. A client that lists several codings, as HTTP libraries
+/// do by default, gets the plain bytes: it is on the same machine.
 fn coding(headers: &HeaderMap) -> Result<Coding> {
     let Some(value) = headers.get(header::ACCEPT_ENCODING).and_then(|v| v.to_str().ok()) else {
         return Ok(Coding::Identity);
@@ -103,8 +103,8 @@ fn coding(headers: &HeaderMap) -> Result<Coding> {
     }
 }
 
-/// The first and last byte, if one part is requested. For several parts, or a header that is not understood, the whole
-/// file is sent.
+/// The first and last byte, if one part is requested. If the header asks for several parts or has another form, the
+/// whole file is sent. A part that the file does not have is an error.
 fn range(headers: &HeaderMap, size: u64) -> Result<Option<(u64, u64)>> {
     let Some(spec) = headers.get(header::RANGE).and_then(|v| v.to_str().ok()?.strip_prefix("bytes=")) else {
         return Ok(None);

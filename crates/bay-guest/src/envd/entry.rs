@@ -77,7 +77,8 @@ impl From<&Stat> for EntryKind {
     }
 }
 
-/// Describes the file at a clean absolute path. A link is described as its target, with the path of the target.
+/// Describes the file at a clean absolute path. Of a link, kind, mode and metadata are those of its target, whose
+/// path is added. Everything else is the link's own.
 pub(super) fn describe(root: BorrowedFd<'_>, names: &Names, path: &str) -> Result<Entry> {
     let own = path::stat(root, path.as_bytes(), false)?;
     let is_symlink = FileType::from_raw_mode(own.st_mode) == FileType::Symlink;
@@ -165,7 +166,7 @@ fn permissions(mode: u32) -> String {
     text
 }
 
-/// Refuses metadata that is not printable, or longer than every filesystem supports.
+/// Refuses metadata that is not printable, has no name, or is longer than the bounds above.
 pub(super) fn check_metadata(wanted: &Metadata) -> Result<()> {
     let printable = |text: &str| text.bytes().all(|b| (0x20..=0x7e).contains(&b));
     let mut total = 0;

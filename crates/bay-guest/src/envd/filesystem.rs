@@ -1,5 +1,5 @@
-//! `filesystem.Filesystem`: lists and changes the bay's files, with root's authority. The user of the request owns new
-//! files.
+//! `filesystem.Filesystem`: lists and changes the bay's files, with root's authority. The user of the request owns the
+//! directories that it makes.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::http::Body;
 use crate::spool;
 use crate::users::Names;
 
-/// Entries in one list.
+/// Most entries in one list; a longer list is refused.
 const MAX_ENTRIES: usize = 100_000;
 
 #[derive(Debug, Default, Deserialize)]

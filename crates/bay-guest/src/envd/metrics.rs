@@ -1,4 +1,4 @@
-//! `GET /metrics`: what the machine of the bay has and uses, as `/proc` inside the bay shows it.
+//! `GET /metrics`: what the machine of the bay has and uses, as `/proc` inside the bay and its root filesystem show it.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The guest serves it beside `/v1` on its socket; [`crate::standalone`] serves it on a loopback port. Requests carry
-//! no authority. On the socket the daemon is the only client; it checks a sandbox's `X-Access-Token` and the signatures
+//! no authority. On the socket the client is the daemon; it checks a sandbox's `X-Access-Token` and the signatures
 //! of `/files` before it forwards a request. Inside the bay everything is done with root's authority for the user that
 //! the request names (`Authorization: Basic`, `username=`): that user owns new files, and commands run as that user.
 //!

@@ -1,5 +1,4 @@
-//! `process.Process`: commands and terminals. Each is an exec with kept output and a cgroup leaf, and is killed as a
-//! tree.
+//! `process.Process`: commands and terminals. Each is an exec with kept output, and is signalled as a tree.
 
 use std::sync::Arc;
 use std::time::Duration;

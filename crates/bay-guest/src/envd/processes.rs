@@ -11,7 +11,7 @@ use super::connect::lenient;
 use super::fault::{Fault, Kind, Result};
 use crate::execs::Exec;
 
-/// For how long the end of a process can be requested.
+/// For how long after its end a process is still found.
 const KEPT: Duration = Duration::from_secs(30);
 
 /// What a client asked to run, as lists return it.

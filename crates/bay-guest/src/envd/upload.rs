@@ -188,8 +188,8 @@ fn written(path: &str, metadata: Metadata) -> Written {
     Written { path: path.to_owned(), name, kind: "file", metadata }
 }
 
-/// Opens a file to be written from its beginning. If it does not exist, makes it and its directories, with their owner.
-/// A watcher sees only that it is made, gets its owner, and is written.
+/// Opens a file to be written from its beginning, and gives it to `owner`. If it does not exist, makes it, and the
+/// missing directories with the same owner. A watcher sees only that it is made, gets its owner, and is written.
 fn create(root: BorrowedFd<'_>, path: &str, owner: (u32, u32)) -> Result<File> {
     let slot = path::slot(root, path.as_bytes(), true, owner)?;
     // Not blocking: the regular file may have been replaced by something else.

@@ -73,8 +73,8 @@ pub(crate) async fn serve(stream: UnixStream, early: &[u8], target: Option<Targe
     }
 }
 
-/// Called when the client is gone. Reads the input that it sent before: its end comes by itself, unless the command has
-/// not taken a whole window of input.
+/// Called when the client is gone. Gives [`receive`] time for the input that the client sent before. It ends by itself
+/// then, unless the command has not taken a whole window of input.
 async fn drained() {
     tokio::time::sleep(FAREWELL).await;
 }

@@ -4,7 +4,7 @@ use crate::spool;
 
 /// Finished execs whose output and end are kept. If there are more, the execs that ended first are deleted first.
 const FINISHED_EXECS: usize = 256;
-/// Output kept of all finished execs together, in bytes.
+/// Output kept of all finished execs together, in bytes. The exec that ended last is kept in any case.
 const FINISHED_BYTES: u64 = 1 << 30;
 
 /// How much is kept of execs; the constants of this crate by default.

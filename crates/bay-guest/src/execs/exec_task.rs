@@ -30,7 +30,8 @@ const CHUNK: usize = 256 << 10;
 /// From this size on, another thread writes a chunk: the write may wait for the disk, and this thread serves readers
 /// meanwhile. For smaller chunks the change of threads costs more than it saves.
 const BULK: usize = 32 << 10;
-/// Most bytes that a terminal can hold when its leader ends. Further bytes come from other processes.
+/// Most bytes that are still read from a terminal when its leader has ended. A terminal holds fewer: further bytes come
+/// from other processes.
 const TERMINAL_DRAIN: u64 = 256 << 10;
 
 /// The guest's end of one output of a command.
@@ -172,9 +173,9 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
     execs.output_closed(&exec, saved);
 }
 
-/// If the bay runs out of memory, the kernel should kill a command and not PID 1. The child cannot set this itself:
-/// until it becomes its program, it is a copy of PID 1, and its files in /proc belong to nobody. Processes that it
-/// starts inherit the value. If the kernel refuses, the guest goes on without it.
+/// If the bay runs out of memory, the kernel should kill a command and not PID 1. The child often cannot set this
+/// itself: until it becomes its program, it is a copy of PID 1, whose files in /proc belong to nobody. Processes that
+/// it starts inherit the value. If the kernel refuses, the guest goes on without it.
 fn prefer_as_oom_victim(exec: &Exec) {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
     let path = format!("/proc/{}/oom_score_adj", exec.leader.pid);
@@ -310,7 +311,7 @@ enum End {
     Hangs,
 }
 
-/// Records the end on disk, then publishes it. Returns false if the disk had no room.
+/// Records the end on disk, then publishes it. Returns false if it could not be written.
 fn record_end(execs: &Execs, exec: &Exec, writer: &mut Writer, end: &End, peak: &PeakProcesses) -> bool {
     let mut usage = match end {
         End::Reaped(Some(reaped)) => usage::of_ended(reaped, exec.leaf.as_deref(), peak.seen()),

@@ -135,7 +135,7 @@ pub(crate) async fn put(exec: &Arc<Exec>, source: &Arc<Source>, offset: Option<u
     let _ = exec.input_queue.queue(exec).send(item);
 }
 
-/// Ends the input of this source.
+/// Ends the command's input, after what is queued already. A named source can do so once.
 pub(crate) fn end(exec: &Arc<Exec>, source: &Source, offset: Option<u64>) {
     let mut received = source.lock();
     // A source without a name may end, go on with more input, and end again.

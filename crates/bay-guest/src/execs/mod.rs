@@ -1,4 +1,4 @@
-//! Every exec of the bay: in memory while anything of it runs, on disk afterwards.
+//! The execs of the bay: in memory until no process can write their output any more, afterwards on disk, within bounds.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
@@ -38,7 +38,7 @@ use unsaved_output::UnsavedOutput;
 use crate::http::invalid;
 use crate::spool::{self, SpoolError};
 
-/// Execs that may run at the same time. Each costs a few descriptors and some kilobytes of PID 1.
+/// Most execs in memory at the same time. Each costs a few descriptors and some kilobytes of PID 1.
 const MAX_LIVE: usize = 1024;
 /// Events that wait for a slow listener before it is cut off.
 const EVENT_QUEUE: usize = 256;
@@ -423,8 +423,8 @@ impl Execs {
         }
     }
 
-    /// Bounds the ended execs that wait for disk space: they count towards the limit of live execs. The daemon has
-    /// recorded their ends.
+    /// Bounds the ended execs that wait for disk space: they count towards the limit of live execs. A daemon that was
+    /// connected has recorded their ends.
     fn forget_unsaved(&self) {
         let mut unsaved = lock(&self.unsaved);
         while unsaved.len() > self.context.bounds.finished_execs {

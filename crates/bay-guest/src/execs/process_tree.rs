@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 /// Depth of groups below a leaf that are visited. Processes in the bay can make groups there.
 const MAX_DEPTH: usize = 16;
-/// Most bytes that are read of `cgroup.procs` and `environ`.
+/// Most bytes that are read of `cgroup.procs`.
 const MAX_FILE: u64 = 4 << 20;
 /// Rounds of killing what `/proc` shows. To kill a tree that forks faster than this, a cgroup is needed.
 const KILL_ROUNDS: usize = 20;
@@ -70,7 +70,7 @@ impl CgroupLeaf {
         Ok(())
     }
 
-    /// Every process in the group and below.
+    /// Every process in the group and below, down to [`MAX_DEPTH`].
     pub(crate) fn pids(&self) -> Vec<i32> {
         let mut pids = Vec::new();
         if let Some(dir) = self.dir() {
@@ -201,7 +201,7 @@ pub(crate) fn pids_from_proc(leader: Option<i32>, id: ExecId) -> Vec<i32> {
     found.into_iter().collect()
 }
 
-/// Kills what [`pids_from_proc`] finds, until it finds nothing new.
+/// Kills what [`pids_from_proc`] finds, until it finds nothing new, at most [`KILL_ROUNDS`] times.
 pub(crate) fn kill_from_proc(leader: Option<i32>, id: ExecId) {
     let mut killed = HashSet::new();
     for _ in 0..KILL_ROUNDS {

@@ -16,7 +16,8 @@ const SIGCONT: i32 = 18;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Execs {
-    /// Ends everything: TERM, then KILL after `grace`. Records what ran as stopped, and returns it.
+    /// Ends everything: TERM, then KILL after `grace`. Records the execs that ran as stopped, and returns those whose
+    /// end it saw.
     pub(crate) async fn stop(&self, grace: Duration) -> Vec<ExecEnded> {
         self.stopping.store(true, Ordering::Relaxed);
         let ran: Vec<Arc<Exec>> = lock(&self.live).values().filter(|e| !e.has_ended()).cloned().collect();

@@ -161,7 +161,7 @@ fn strings(texts: impl Iterator<Item = String>) -> Result<Vec<CString>, ApiError
     texts.map(|t| CString::new(t).map_err(|_| invalid("an argument contains a NUL"))).collect()
 }
 
-/// The environment of a command. Later entries override earlier ones of the same name.
+/// The environment of a command. `/etc/environment`, and then the spec, replace variables of the same name.
 fn environment(context: &ExecContext, spec: &ExecSpec, user: &User) -> Vec<(String, String)> {
     let (bay_id, hostname) = context.identity.current();
     let mut all: Vec<(String, String)> = [

@@ -11,7 +11,7 @@ use bay_types::exec::ExecSpec;
 use super::exec::signal_tree;
 use super::{Execs, SIGKILL, exec_task, lock, start};
 
-/// Bytes of output that are kept: enough for the line that says why it failed.
+/// Most bytes of output that are kept, for the line that says why it failed.
 const MAX_OUTPUT: usize = 4096;
 
 /// How an unrecorded command ended.
@@ -27,7 +27,7 @@ pub(crate) struct UnrecordedRun {
 const MAX_SAID: usize = 200;
 
 impl UnrecordedRun {
-    /// Why it failed, with the last line of its output. None if it succeeded.
+    /// Why it failed, with the last line of the output that was kept. None if it succeeded.
     pub(crate) fn failure(&self, within: Duration) -> Option<String> {
         let how = match self.ended {
             Some(ended) if ended.code == Some(0) => return None,

@@ -8,7 +8,7 @@ use bay_types::usage::{Source, Sources, StallTime, Stalls, Usage};
 
 use super::process_tree::CgroupLeaf;
 
-/// Large enough for the longest of the files: `io.stat` has a line per disk.
+/// Most bytes of a file that are read. The longest is `io.stat`, with a line per disk.
 const BUFFER: usize = 8 << 10;
 
 /// The usage of an exec whose leader was reaped. Must be called before the leaf is removed. `seen` is the highest

@@ -1,8 +1,8 @@
 //! Extracts a tar stream into a directory of the bay.
 //!
 //! Every member is made below the target directory, through descriptors that the kernel resolved with
-//! `RESOLVE_BENEATH`. So names with `..`, absolute names and symbolic links that lead out are refused, whatever the
-//! archive made before.
+//! `RESOLVE_BENEATH`. So absolute names, names with `..`, and names behind a symbolic link that leads out are refused,
+//! whatever the archive made before.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -105,7 +105,7 @@ impl ExecContext {
     }
 
     /// Writes a file. An existing file with the name stays until the new one is complete, and a transfer that breaks
-    /// off leaves nothing.
+    /// off leaves nothing of it.
     fn put_file(
         &mut self,
         dir: BorrowedFd<'_>,

@@ -1,4 +1,5 @@
-//! Sends a directory or a file as a tar stream, produced while it is read.
+//! Sends a directory or a file as a tar stream, produced while it is read. Sockets, devices, FIFOs, and what is in the
+//! kernel's own filesystems below the directory are left out.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -54,7 +55,8 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], sparse: bool) -> Result<Co
     }
 }
 
-/// Sends the archive. An error on the way cuts the stream, so that the receiver does not take a part for the whole.
+/// Sends the archive. An error on the way cuts the stream, or puts its reason where a member would be, so that the
+/// receiver does not take a part for the whole.
 pub(super) fn send(contents: Contents, sparse: bool, to: &mpsc::Sender<io::Result<Bytes>>) {
     let mut builder = Builder::new(Sink { to: to.clone(), chunk: Vec::with_capacity(CHUNK) });
     builder.sparse(false);

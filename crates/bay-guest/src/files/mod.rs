@@ -1,8 +1,8 @@
 //! Transfers files and archives into and out of the bay.
 //!
 //! The kernel resolves every path below a root descriptor (`openat2`), so no symbolic link leads out of the root, and
-//! none of `/proc`'s magic links is followed. Only regular files and directories are opened for data, so opening never
-//! blocks. Copies run on threads of their own, connected to the connection by short queues.
+//! none of `/proc`'s magic links is followed. Only regular files and directories are opened for data, so opening
+//! waits for no FIFO or device. Copies run on threads of their own, connected to the connection by short queues.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,9 +33,10 @@ use path::{Target, shown};
 
 /// Unit of `st_blocks`, whatever the filesystem's own block size is.
 const STAT_BLOCK: u64 = 512;
-/// Copies at the same time, for each interface. Fewer than the threads, so that bulk output always finds a thread.
+/// Most copies at the same time, for each interface; further ones wait. Fewer than the threads, so that bulk output
+/// finds a thread too.
 const MAX_COPIES: usize = 8;
-/// Most bytes that are read, written or queued at once.
+/// Most bytes of one read, one write or one queued chunk.
 pub(crate) const CHUNK: usize = 256 << 10;
 /// Chunks between a thread and a connection.
 pub(crate) const QUEUE: usize = 4;

@@ -2,8 +2,8 @@
 //! is removed before the new bay runs anything: the host keys of SSH, the author of commits, and what a user may do with
 //! sudo. Name and machine id are written at every start in any case.
 //!
-//! The daemon marks such a bay in its state directory ([`COPIED_ROOT`]). The mark is removed at the end of the first
-//! start, so nothing is removed that the new bay makes itself.
+//! The daemon marks such a bay in its state directory ([`COPIED_ROOT`]). The first start removes the mark when it has
+//! written the bay's own files, so later starts remove nothing that the new bay made itself.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,7 +30,7 @@ pub(super) fn is_new(state_dir: &Path) -> bool {
     std::fs::symlink_metadata(state_dir.join(COPIED_ROOT)).is_ok()
 }
 
-/// The new bay's own files are written.
+/// Removes the mark, when the new bay's own files are written.
 pub(super) fn done(state_dir: &Path, log: &Log) {
     if let Err(error) = std::fs::remove_file(state_dir.join(COPIED_ROOT)) {
         log.line("boot.skipped", format_args!("file={COPIED_ROOT} error={error}"));

@@ -1,8 +1,9 @@
 //! The files of the bay's root filesystem that the guest writes when it starts: what every Linux machine has in `/etc`,
-//! git's settings for all users, the README for the agent, and trust in the gateway's certificate.
+//! the bay's own user, git's settings for all users, the README for the agent, trust in the gateway's certificate, and
+//! the sentinels of secrets.
 //!
-//! The agent controls the root filesystem, so anything may have these names. Each file is written under another name
-//! and renamed. The log names each file that cannot be written, and the bay starts without it.
+//! The agent controls the root filesystem, so anything may have these names. This module writes each file under another
+//! name and renames it. The log names each file that cannot be written, and the bay starts without it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -31,11 +32,12 @@ const MAX_GITS: usize = 64;
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 /// The line before the author of commits in git's settings, which this module wrote.
 const AUTHOR_MARK: &str = "# the author of commits, from whoever made the bay";
-/// First line of files that the guest wrote. What an agent adds below it is kept.
+/// First line of `hosts` and `resolv.conf` as the guest writes them. What the agent adds below is kept, in `hosts` as
+/// long as the line with the bay's name is there.
 const MARK: &str = "# written by Workbay when the bay first started; kept as it is from then on";
 
-/// Writes the files in `/etc` and `/tmp` that programs expect. If the root is a copy of another bay's, what made it that
-/// bay is removed first.
+/// Makes `/tmp` and writes all files of this module. If the root is a copy of another bay's, what made it that bay is
+/// removed first.
 pub(crate) fn prepare(guest: &GuestConfig, root: &Path, state_dir: &Path, log: &Log) {
     let copied = copied_root::is_new(state_dir);
     if copied {
@@ -102,8 +104,8 @@ fn write_files(guest: &GuestConfig, root: &Path, earlier: Earlier, log: &Log) {
     sentinels::install(&guest.secrets, &[], root.as_fd(), log);
 }
 
-/// The prefixes of other gits in the bay's `PATH`. A git below `/usr` has its settings in `/etc`. Any other has them in
-/// the `etc` beside its `bin`, for example the host's git in `/usr/local`.
+/// The prefixes of other gits in the bay's `PATH`. A git in `/bin` or `/usr/bin` has its settings in `/etc`. Any other
+/// has them in the `etc` beside its `bin`, for example a git in `/usr/local/bin`.
 fn other_gits(root: BorrowedFd<'_>) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for dir in etc_environment::path(root).split(':').take(MAX_GITS) {
@@ -135,7 +137,8 @@ fn open_etc_of(root: BorrowedFd<'_>, prefix: &str) -> io::Result<OwnedFd> {
     Ok(open_below(prefix.as_fd(), "etc", DIRECTORY, strict)?)
 }
 
-/// Adds what is missing to git's settings for all users of the bay. Settings of a user or a repository take precedence.
+/// Replaces git's settings for all users of the bay by what `changed` returns; None changes nothing. Settings of a user
+/// or a repository take precedence.
 fn change_gitconfig(etc: BorrowedFd<'_>, changed: impl FnOnce(&str) -> Option<String>) -> io::Result<()> {
     let old = match rustix::fs::statat(etc, "gitconfig", AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => String::new(),
@@ -166,7 +169,7 @@ fn safe_section(old: &str) -> Option<String> {
     (!there).then(|| format!("# the workspace belongs to the bay's user\n[safe]\n{line}\n"))
 }
 
-/// The author of commits, unless the settings name one already.
+/// The section with the author of commits, unless the settings have a section for the user already.
 fn author_section(old: &str, author: &Author) -> Option<String> {
     let section = |line: &str| line.trim_start().to_ascii_lowercase().starts_with("[user]");
     if old.lines().any(section) {
@@ -186,7 +189,7 @@ fn open_etc(root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(open_below(root, "etc", flags, ResolveFlags::IN_ROOT)?)
 }
 
-/// The runtime refuses to start a bay in which this directory is a link.
+/// Writes the README. The runtime refuses to start a bay in which its directory is a link.
 fn write_readme(root: BorrowedFd<'_>, guest: &GuestConfig) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let strict = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
@@ -195,7 +198,7 @@ fn write_readme(root: BorrowedFd<'_>, guest: &GuestConfig) -> io::Result<()> {
     write_unless(home.as_fd(), "README.md", &text, |old| old == text)
 }
 
-/// For a bay that is restored from memory: its disk may be older than its certificate.
+/// Makes a bay that was restored from memory trust its certificate, because its disk may be older than that.
 pub(crate) fn trust_gateway(guest: &GuestConfig, root: &Path, log: &Log) {
     match File::open(root) {
         Ok(root) => trust::install(guest, Earlier::Trusted, root.as_fd(), log),
@@ -212,7 +215,7 @@ pub(crate) fn rewrite_readme(root: &Path, guest: &GuestConfig, log: &Log) {
     }
 }
 
-/// Links to `bay-ctl` from a directory that every `PATH` has. What has the name already stays.
+/// Links to `bay-ctl` from the first directory of the usual `PATH` that exists. What has the name already stays.
 fn link_ctl(root: BorrowedFd<'_>) -> io::Result<()> {
     let strict = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     for (dir, name) in inside::CTL_LINKS.iter().filter_map(|link| link.rsplit_once('/')) {
@@ -239,7 +242,7 @@ fn make_tmp(root: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces a file of `/etc`, unless `satisfies` accepts its present text.
+/// Replaces a file that everybody may read, unless `satisfies` accepts its present text.
 fn write_unless(
     etc: BorrowedFd<'_>,
     name: &str,

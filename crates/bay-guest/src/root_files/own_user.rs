@@ -1,7 +1,8 @@
-//! The user that a bay was given: its entries in `/etc/passwd` and `/etc/group`, its home directory, and the workspace.
+//! The user that a bay was given: its entries in `/etc/passwd` and `/etc/group`, its home directory, its right to use
+//! sudo, and the workspace. Also directories below `/run` for packages, in every bay.
 //!
-//! All of it is made again at each start, because a replaced root filesystem has none of it. What exists is kept: a user
-//! of that name that the image has is used as it is.
+//! Each start makes what is missing, because a replaced root filesystem has none of it. A user of that name that the
+//! image has is used as it is.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,9 +21,9 @@ use crate::users::{self, User};
 /// The id that a new user gets, or the first free one above it.
 const FIRST_ID: u32 = 1000;
 const LAST_ID: u32 = 59_999;
-/// How long giving the workspace to the user may delay a start. The rest follows at the next start.
+/// How long giving the workspace to the user may delay a start. If it takes longer, the next start begins anew.
 const GIVE_WITHIN: Duration = Duration::from_secs(6);
-/// Deeper directories keep their owner.
+/// What lies deeper keeps its owner.
 const MAX_DEPTH: u32 = 1024;
 /// How the file that allows sudo is named, before the user's name.
 pub(super) const SUDOERS_PREFIX: &str = "workbay-";
@@ -37,7 +38,7 @@ const RUN_DIRECTORIES: [(&str, &str, u32); 4] = [
     ("memcached", "memcache", 0o755),
 ];
 
-/// Makes the user, its home, and its right to the workspace. The log names what cannot be made.
+/// Makes the user, its home and the file for sudo, and gives it the workspace. The log names each error.
 pub(super) fn provide(root: BorrowedFd<'_>, etc: BorrowedFd<'_>, wanted: &BayUser, log: &Log) {
     let attempt = |what: &str, outcome: io::Result<()>| {
         if let Err(error) = outcome {
@@ -90,7 +91,7 @@ fn exists(root: BorrowedFd<'_>, path: &str) -> bool {
     open_below(root, path, OFlags::PATH, ResolveFlags::IN_ROOT).is_ok()
 }
 
-/// The files of users and groups with this user added. `None` if it is there already, or no id is free.
+/// The files of users and groups with this user added. `None` if it is there already, or can get no id.
 fn with_user(passwd: &str, group: &str, name: &str, shell: &str) -> Option<(String, String)> {
     let field = |line: &str, at: usize| line.split(':').nth(at).map(str::to_owned);
     let has = |file: &str, at: usize, value: &str| {

@@ -151,7 +151,7 @@ impl Reader {
     }
 
     /// Sends what is kept of a run. Returns how many bytes are missing before the next run, or None if the reader has
-    /// gone.
+    /// gone or the output cannot be read.
     async fn copy(&mut self, stretch: Stretch) -> Option<u64> {
         let mut left = stretch.limit.map_or(u64::MAX, |limit| limit.saturating_sub(stretch.from));
         let execs = Arc::clone(&self.services.execs);

@@ -52,11 +52,11 @@ use table::{All, Service, Slot, rules};
 use crate::execs::{Bounds, Execs};
 use crate::spool;
 
-/// Output kept of one run.
+/// Most output kept of one run.
 const RUN_BYTES: u64 = 32 << 20;
 /// Size of the segments in which the beginning of a run's output is dropped.
 const RUN_SEGMENT_BYTES: u64 = 8 << 20;
-/// Output kept of all earlier runs of one service together.
+/// Most output kept of all earlier runs of one service together.
 const EARLIER_RUNS_BYTES: u64 = 32 << 20;
 /// Health checks at the same time. Further checks wait for their turn.
 const MAX_CHECKS: usize = 8;
@@ -331,7 +331,7 @@ impl Services {
     }
 }
 
-/// Refuses a definition that does not fit the other services.
+/// Refuses a definition that does not fit the other services, or comes while the bay stops.
 fn may_define(all: &All, name: &ServiceName, spec: &ServiceSpec) -> Result<(), ApiError> {
     if all.closing {
         return Err(ApiError::new(ErrorCode::BayState, "the bay is stopping", "start it again"));

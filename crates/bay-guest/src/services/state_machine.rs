@@ -2,7 +2,7 @@
 //!
 //! The [`Machine`] takes events, each with its time, and returns actions. A service never has more than one run:
 //! [`Action::Spawn`] is returned only when the run before is over. A run is over when its first process has ended and no
-//! process that it started is left.
+//! process that it started is left, or when a killed process hangs in the kernel and the machine has given it up.
 //!
 //! ```text
 //!  phase         event                      next phase     action

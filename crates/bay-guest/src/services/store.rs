@@ -27,7 +27,7 @@ const MAX_FILE: u64 = 4 * ServiceSpec::MAX_BYTES as u64;
 pub(super) struct Record {
     format: u32,
     pub(super) spec: ServiceSpec,
-    /// False once a person stopped it.
+    /// False if it was stopped on request.
     pub(super) wanted: bool,
     pub(super) runs: Vec<ServiceRun>,
 }
@@ -50,7 +50,7 @@ pub(super) fn directory(state: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     })
 }
 
-/// Every definition, ordered by name; for a definition that cannot be read, the reason.
+/// The definitions, ordered by name, at most [`MAX_SERVICES`]. For one that cannot be read, the reason.
 pub(super) fn load(dir: BorrowedFd<'_>) -> Vec<(ServiceName, Result<Record, String>)> {
     let mut names: Vec<ServiceName> = Vec::new();
     let listed = spool::for_each_name(dir, |name| {

@@ -12,8 +12,8 @@ use super::{MAX_ENTRIES, MAX_SEGMENTS, SEGMENT_BYTES, SpoolError};
 /// Digits of the offset in a segment's name; enough for any `u64`.
 const DIGITS: usize = 20;
 const DATA_SUFFIX: &[u8] = b".out";
-/// Deepest directory that is removed. The guest makes none below the directory of an exec, so a deeper one was made to
-/// cause harm.
+/// Deepest directory that is removed: each level needs a descriptor and a part of the stack. The directory of an exec
+/// has none below it, unless somebody in the bay made one.
 const MAX_REMOVE_DEPTH: usize = 64;
 /// An index entry has 63 bits for the offset.
 pub(super) const MAX_OFFSET: u64 = u64::MAX >> 1;

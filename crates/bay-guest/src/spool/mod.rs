@@ -46,7 +46,7 @@ pub(crate) use reader::Wait;
 pub use reader::{Piece, Reader};
 pub(crate) use writer::Writer;
 
-/// Output kept of one exec, including the index. The oldest segments are dropped first.
+/// Output kept of one exec, including indexes and times. The oldest segments are dropped first.
 pub const EXEC_BYTES: u64 = 256 << 20;
 /// Longest segment. Old output is dropped by whole segments.
 pub const SEGMENT_BYTES: u64 = 16 << 20;
@@ -59,7 +59,7 @@ pub const SEGMENT_TIMES_BYTES: u64 = 2 << 20;
 pub const TIME_STEP_MS: u64 = 10;
 /// Segments of one exec. The byte limits allow fewer, but a disk that is full from time to time causes short segments.
 pub const MAX_SEGMENTS: usize = 1024;
-/// Longest `meta.json`: the arguments of a command, where JSON may need six bytes for each, and some room.
+/// Longest `meta.json`: the arguments of a command, where JSON may need six bytes for one, and some room.
 pub const META_BYTES: u64 = 8 << 20;
 /// Directory entries that are read before the directory is treated as hostile.
 pub const MAX_ENTRIES: usize = 65_536;

@@ -20,7 +20,7 @@ use super::{Bounds, MAX_SEGMENTS, SEGMENT_INDEX_BYTES, SEGMENT_TIMES_BYTES, TIME
 /// would make a new segment for every chunk.
 const REFUSED_PAUSE: Duration = Duration::from_millis(250);
 
-/// Appends the output of one exec. It never fails: what cannot be kept is dropped and counted.
+/// Appends the output of one exec. Appending never fails: what cannot be kept is dropped and counted.
 #[derive(Debug)]
 pub(crate) struct Writer {
     /// None if the directory could not be made.
@@ -107,7 +107,7 @@ impl Writer {
         self.segments.front().map_or(self.end, |s| s.start)
     }
 
-    /// Bytes that the disk had no room for.
+    /// Bytes that the disk had no room for, including old output that made room for the record.
     pub(crate) fn refused_bytes(&self) -> u64 {
         self.refused_bytes
     }

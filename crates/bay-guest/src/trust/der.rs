@@ -95,7 +95,7 @@ pub(super) fn parts(certificate: &Certificate) -> Option<Parts<'_>> {
 }
 
 /// OpenSSL's name of a certificate in a directory: a hash of its subject that ignores case and repeated blanks. None
-/// for a subject in an obsolete encoding.
+/// for a subject that is malformed or in an obsolete encoding.
 pub(super) fn subject_hash(certificate: &Certificate) -> Option<String> {
     let (mut subject, _) = expect(parts(certificate)?.subject, SEQUENCE)?;
     let mut canonical = Vec::new();

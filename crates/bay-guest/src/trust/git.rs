@@ -1,4 +1,5 @@
-//! Makes git use HTTPS for remotes with SSH addresses, because the gateway can read HTTPS.
+//! Makes git use HTTPS for remotes with SSH addresses at the common forges and at the host of the workspace's origin,
+//! because the gateway can read HTTPS.
 
 use std::os::fd::BorrowedFd;
 

@@ -1,5 +1,5 @@
-//! Adds the certificate to the `cacerts` of each Java. A variable would also work, but then Java prints a message to
-//! standard error at every start.
+//! Adds the certificate to the `cacerts` of each Java that it finds. A variable would also work, but then Java prints
+//! a message to standard error at every start.
 
 use std::io;
 

@@ -1,12 +1,12 @@
 //! Makes the usual clients in the bay trust the bay's gateway, without configuration by the user.
 //!
 //! The gateway terminates TLS with a certificate of the bay's own ([`GuestConfig::certificate`]). When a bay starts or is
-//! restored from memory, the guest writes that certificate to all places where clients look:
+//! restored from memory, the guest writes that certificate to the places where these clients look:
 //!
 //! ```text
 //!  /.bay/ca.crt             the certificate from the daemon          Node, Deno: in addition to their own
 //!  /.bay/ca-bundle.crt ──►  the system's bundle, including it        clients with a bundle of their own: instead of it
-//!  /.bay/ca-earlier.crt     certificates trusted before, newest first   kept in all the places below
+//!  /.bay/ca-earlier.crt     certificates trusted before, newest first   kept in the places below
 //!  system                   bundle, hashed directory, anchors        OpenSSL, GnuTLS, Go, curl, git, dockerd …
 //!  java                     cacerts of each Java found               JKS; other formats are converted
 //!  browsers                 policies of Chromium and Firefox

@@ -98,7 +98,7 @@ impl<'a> Tree<'a> {
         Err(Errno::LOOP.into())
     }
 
-    /// The first names in a directory. None if it is not a directory.
+    /// The first names in a directory that are not hidden. Empty if it is not a directory.
     pub(super) fn names(&self, path: &str) -> Vec<String> {
         let Ok(directory) = self.directory(path).and_then(|fd| Ok(Dir::new(fd)?)) else {
             return Vec::new();

@@ -32,7 +32,7 @@ pub(super) fn same_file(one: &[u8], other: &[u8]) -> bool {
     identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
-/// Names and kinds in a directory. None in a filesystem that the kernel generates.
+/// Names and kinds in a directory. Empty in a filesystem that the kernel generates.
 pub(super) fn entries(path: &[u8]) -> Result<Vec<(Vec<u8>, FileType)>, Errno> {
     let path = if path.is_empty() { b"." } else { path };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

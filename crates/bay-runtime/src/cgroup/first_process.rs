@@ -1,4 +1,4 @@
-//! Keeps PID 1 of a bay in the group in which it was started.
+//! Moves PID 1 of a bay back to the group in which it was started.
 //!
 //! The guest clones commands into groups of their own, so the bay must be allowed to move its processes between its
 //! groups. The kernel has no exception for PID 1. So root in the bay can move PID 1, or one of its threads, into a
@@ -18,7 +18,8 @@ const MAX_THREADS: usize = 256;
 const MAX_GROUP: usize = 200;
 
 impl Hierarchies {
-    /// If PID 1 or one of its threads is in another group than its own, thaws it and moves it back.
+    /// If PID 1 or one of its threads is in another group than its own, thaws it and moves it back. The result says
+    /// whether it could be moved.
     ///
     /// # Errors
     /// If the process is gone.

@@ -1,7 +1,7 @@
 //! Sets a bay's limits, when it starts and while it runs, in the version of cgroups that has the controller.
 //!
-//! A limit that cannot be set is an error, so that nobody relies on a missing limit. A new limit kills nothing that
-//! runs: memory is not limited to less than what the bay uses and the kernel cannot reclaim.
+//! A limit that was asked for and cannot be set is an error, so that nobody relies on a missing limit. A memory limit
+//! below what the bay holds and the kernel cannot reclaim is refused, because the kernel would kill processes for it.
 
 use std::fs;
 use std::io;
@@ -32,7 +32,7 @@ pub struct LimitContext<'a> {
 }
 
 impl Hierarchies {
-    /// Whether this host has the controllers for these limits.
+    /// Whether this host has the controllers for these limits of processors, memory and disk.
     ///
     /// # Errors
     /// Names the first missing controller.
@@ -53,11 +53,11 @@ impl Hierarchies {
     }
 
     /// Sets the limits of a bay whose groups exist. What is not limited is left alone in a `fresh` group, and otherwise
-    /// reset to the default.
+    /// reset to the default. The number of processes always gets a limit, if the host has the controller.
     ///
     /// # Errors
-    /// `ResourceBusy` if the bay uses more memory than the new limit; `Unsupported` if the host lacks a controller. Limits
-    /// that were set before the error stay set; the caller restores the old ones.
+    /// `ResourceBusy` if the bay holds more memory than the new limit; `Unsupported` if the host lacks a controller.
+    /// Limits that were set before the error stay set; the daemon restores the old ones.
     pub fn set_limits(
         &self,
         group: &Path,
@@ -154,9 +154,9 @@ impl Hierarchies {
         Ok(())
     }
 
-    /// Writes the files of one controller, each with its names on version 2 and version 1. The first file shows whether
-    /// the controller exists. The others exist only if the kernel has the feature (swap accounting) and are skipped
-    /// otherwise.
+    /// Writes the files of one controller, each with its names on version 2 and version 1. The host has the
+    /// controller in the version in which one of its files exists. A file that does not exist is skipped: the kernel
+    /// lacks that feature, for example swap accounting.
     fn set(
         &self,
         group: &Path,

@@ -101,7 +101,7 @@ fn affinity(cpus: Option<f64>, turn: u32) -> io::Result<CpuSet> {
     Ok(set)
 }
 
-/// As many processors as the quota can use, beginning at a different one for each bay.
+/// As many processors as the quota can use. `turn` decides which, so that bays are spread over the host's.
 fn choose(available: &[usize], cpus: Option<f64>, turn: u32) -> Vec<usize> {
     let Some(cpus) = cpus else { return available.to_vec() };
     #[expect(

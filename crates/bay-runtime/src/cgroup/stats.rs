@@ -1,4 +1,4 @@
-//! What a bay uses, from the host's side of its groups. Only this module reads these files.
+//! What a bay uses, from the host's side of its groups.
 //!
 //! Each value comes from the version that has the controller, version 2 first. The agent may make groups with the names
 //! of missing files; these cannot be read as files and count as missing.
@@ -17,8 +17,8 @@ const MAX_FILE: u64 = 64 * 1024;
 const V1_UNLIMITED: u64 = 1 << 62;
 
 impl Hierarchies {
-    /// What the bay uses now. `pid` is its PID 1 on the host. About ten small files are read that the kernel generates,
-    /// each in well below a tenth of a millisecond.
+    /// What the bay uses now. `pid` is its PID 1 on the host, whose own reading and writing is reported if the host
+    /// counts none for the group.
     #[must_use]
     pub fn stats(&self, group: &Path, pid: Option<i32>) -> BayStats {
         let v2 = Files(Some(self.v2.join(group)));
@@ -57,7 +57,7 @@ impl Hierarchies {
         }
     }
 
-    /// Memory of a bay's processes that the kernel cannot reclaim, without caches, which are no part of a checkpoint.
+    /// The anonymous and shared memory of a bay, without caches, which are no part of a checkpoint.
     #[must_use]
     pub fn memory_held(&self, group: &Path) -> Option<u64> {
         let v1 = self.v1_groups(group).find(|(name, _)| *name == "memory").map(|(_, path)| path);

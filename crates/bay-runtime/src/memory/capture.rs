@@ -286,8 +286,8 @@ fn guest_sockets(table: &str, open: &HashSet<u64>) -> (Option<u64>, usize) {
     (listener, connections)
 }
 
-/// Copies PID 1's executable, for a restore after this version is gone. The pool shares the blocks, so nothing is
-/// copied.
+/// Copies PID 1's executable, for a restore after this version is gone. If the executable is in the pool, the copy
+/// shares its blocks.
 fn keep_program(pid: i32, images: &Path) -> io::Result<()> {
     io::copy(&mut File::open(format!("/proc/{pid}/exe"))?, &mut File::create(images.join(PROGRAM))?).map(drop)
 }

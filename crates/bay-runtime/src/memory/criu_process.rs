@@ -213,7 +213,7 @@ impl Worker {
     }
 
     /// Sends one request and passes each of CRIU's notifications to `on`, until CRIU is done. If `on` fails, the
-    /// request fails. Returns PID 1 of the restored bay.
+    /// request fails. After a restore, returns PID 1 of the bay.
     pub(super) fn run(
         &self,
         request: Request,

@@ -1,8 +1,8 @@
 //! Hides the host from CRIU while it makes a bay's mounts.
 //!
 //! The bay may have chosen paths that CRIU then follows, and they are resolved in CRIU's view of the filesystem. So
-//! everything of the host is covered in CRIU's mount namespace, except the programs and kernel filesystems that CRIU
-//! needs.
+//! the directories of the host's root are covered in CRIU's mount namespace, except those of programs and of the
+//! kernel's filesystems, and what CRIU needs.
 
 use std::fs;
 use std::os::fd::OwnedFd;

@@ -20,7 +20,7 @@ const MOUNTS: &str = "mountpoints-";
 const FILES: &str = "files.img";
 /// Two numbers that identify the kind of image.
 const HEAD: usize = 8;
-/// Longest image that is read; enough for the mounts and open files of any bay.
+/// Longest image that is read, far more than mounts and open files usually need. A longer one is refused.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// The fields of `mnt_entry` in CRIU's `mnt.proto` that are read.

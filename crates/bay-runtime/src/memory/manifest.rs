@@ -18,7 +18,8 @@ const FORMAT: u32 = 1;
 const MAX_BYTES: u64 = 16 << 20;
 pub(super) const STEP: &str = "identity";
 
-/// Memory can only be restored on a machine with the same properties.
+/// The machine on which memory was captured. A restore needs the same kernel, a processor with at least these features,
+/// and the same major and minor version of CRIU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Machine {
     /// Release and build of the kernel.

@@ -1,9 +1,9 @@
-//! Memory checkpoints with CRIU: captures everything that runs in a bay, and restores it in the same bay or another.
+//! Memory checkpoints with CRIU: captures the processes of a bay, and restores them in the same bay or another.
 //!
 //! ```text
 //!  capture                                            restore
 //!  ───────                                            ───────
-//!  examine   name what cannot be captured             identity  same kernel, processor, CRIU? nothing hostile in it?
+//!  examine   name what cannot be captured             identity  same kernel and CRIU, able processor? nothing hostile?
 //!  idle      no connection to the guest is open       groups    the bay's, and those in which its processes were
 //!  program   the guest's executable, kept too         gateway, socket, user-ns, mounts: as for a start, but side by side
 //!  dump      CRIU stops everything, writes memory     criu      makes the namespaces …
@@ -30,10 +30,10 @@
 //! # Failure paths
 //!
 //! * The helper (or the daemon) is killed during a dump: CRIU notices that its socket is closed, undoes everything and ends.
-//! * CRIU itself is killed during a dump: the kernel releases what it had stopped, and CRIU's code in a process undoes itself.
-//!   [`undo_failed`] removes the rest: that code, a lock on TCP, and sockets in repair mode. If no helper is left to do so,
-//!   the next capture does. Only a process whose registers CRIU was using at that moment is lost; no other process can
-//!   restore them.
+//! * CRIU itself is killed during a dump: the kernel releases what it had stopped, and CRIU's code in a process
+//!   returns to where the process was. [`undo_failed`] removes the rest: that code, a lock on TCP, and sockets in
+//!   repair mode. If no helper is left to do so, the next capture does. Only a process whose registers CRIU was using
+//!   at that moment is lost; no other process can restore them.
 //! * During a restore: everything that was made is in the bay's groups and run directory, and `Clear` removes it.
 //! * Temporary mounts are in mount namespaces that end with their processes.
 

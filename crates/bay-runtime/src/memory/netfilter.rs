@@ -35,7 +35,8 @@ const NFT_MSG_DELTABLE: u16 = NFT_MSG_NEWTABLE | 2;
 const NFTA_TABLE_NAME: u16 = 1;
 const NFPROTO_INET: u8 = 1;
 
-/// Runs in a thread of its own, which enters the bay's network namespace and ends there.
+/// Removes the tables, and ends the repair mode of sockets. Runs in a thread of its own, which enters the bay's network
+/// namespace and ends there.
 pub(super) fn end_lock(record: &RuntimeRecord) -> Result<(), Failure> {
     let done = std::thread::scope(|scope| scope.spawn(|| end_lock_here(record)).join());
     done.unwrap_or_else(|_| {

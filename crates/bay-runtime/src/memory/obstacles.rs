@@ -1,7 +1,7 @@
 //! Finds what CRIU could not capture of a running bay, by examining it from outside while it runs.
 //!
-//! Two things cannot be found: Landlock rules (the kernel shows them nowhere), which a restore loses, and what changes
-//! between this examination and the dump, which makes the dump fail with CRIU's own message.
+//! Not everything can be found. The kernel shows Landlock rules nowhere, and a restore loses them. What changes between
+//! this examination and the dump makes the dump fail with CRIU's own message.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -53,6 +53,7 @@ const DESCRIPTORS: [(&str, &str); 7] = [
 
 const NOT_KEPT: &str = "CRIU cannot keep it";
 
+/// The first [`MAX_REPORTED`] obstacles that are found. Empty if none is found.
 pub(crate) fn examine(spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> {
     let first = spec.record.pid;
     let level = namespace_level(first);

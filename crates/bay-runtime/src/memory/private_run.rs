@@ -44,7 +44,8 @@ fn what() -> String {
 }
 
 impl PrivateRun {
-    /// Opens the kept result, before `/run` is covered. None if `/run` contains something that is needed.
+    /// Opens the directory of the kept results, before `/run` is covered. None if `/run` contains something that is
+    /// needed.
     pub(super) fn find(
         place: &RuntimePlace,
         images: &Path,
@@ -119,7 +120,7 @@ impl PrivateRun {
         done
     }
 
-    /// Deletes results of earlier boots and of other versions.
+    /// Deletes every kept result: this one is replaced, and those of earlier boots and other versions are of no use.
     fn forget_others(&self) {
         for name in Dir::read_from(&self.dir).into_iter().flatten().flatten() {
             let name = name.file_name();

@@ -23,7 +23,7 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(200);
 const DATAGRAM: usize = 32 << 10;
 /// Datagrams of earlier requests that are skipped before a request is given up.
 const MAX_STRAY: usize = 16;
-/// Datagrams of one list.
+/// Most datagrams that are read for one list.
 const MAX_DATAGRAMS: usize = 4096;
 
 /// A netlink socket. One request at a time.

@@ -11,8 +11,9 @@
 //! connection, even if that exec passed it on, moved to another group or ended. The process is the one that has the
 //! socket open now, if it can be found.
 //!
-//! Failure paths: what is not found is unknown. If a process ends right after sending, its socket still shows its group
-//! for at least `ORPHANS_KEPT_S` seconds (`network.rs`); afterwards only the addresses are left.
+//! Failure paths: what is not found is unknown. If a process ends right after sending, a TCP socket of it still shows
+//! its group for `ORPHANS_KEPT_S` seconds (`network.rs`); afterwards only the addresses are left. A UDP socket is
+//! gone at once.
 
 use std::fs::File;
 use std::io;

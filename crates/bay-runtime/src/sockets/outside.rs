@@ -11,8 +11,8 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use super::diag;
 use super::kernel::Kernel;
 
-/// Aborts every TCP connection and connected UDP socket of the calling thread's network namespace whose other end is
-/// not in the bay. Processes that wait for one learn it at once. Returns their number.
+/// Aborts every TCP connection and connected UDP socket of the calling thread's network namespace whose other end has
+/// none of the bay's own addresses. Processes that wait for one learn it at once. Returns their number.
 ///
 /// # Errors
 /// `Unsupported` if the kernel cannot destroy the sockets of other processes.

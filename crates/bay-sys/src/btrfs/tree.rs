@@ -9,7 +9,7 @@ use super::{Qgroup, READ, SUBVOLUME_ROOT_INODE, WRITE, call, request, subvolume_
 const ROOT_TREE: u64 = 1;
 const QUOTA_TREE: u64 = 8;
 const KEY_INODE_ITEM: u32 = 1;
-/// The name of an inode in a directory, whose number is the item's offset.
+/// The name of an inode in a directory. The item's offset is the number of the directory.
 const KEY_INODE_REF: u32 = 12;
 const KEY_EXTENT_DATA: u32 = 108;
 const KEY_ROOT_ITEM: u32 = 132;
@@ -186,7 +186,7 @@ pub fn qgroup_usage(filesystem: impl AsFd, group: Qgroup) -> io::Result<Option<u
     Ok(usage)
 }
 
-/// Every quota group. None if quotas are off.
+/// Every quota group. Empty if quotas are off.
 pub fn qgroup_list(filesystem: impl AsFd) -> io::Result<Vec<Qgroup>> {
     let mut groups = Vec::new();
     let wanted = Search {
@@ -212,8 +212,8 @@ fn absent_tree(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Bytes of file data written to the subvolume since it was made. Examines at most `max_items` extents. Takes time in
-/// proportion to what changed, not to what exists.
+/// Bytes of the file data in the subvolume that was written since it was made. Examines at most `max_items` extents.
+/// Takes time in proportion to what changed, not to what exists.
 pub fn bytes_written_since_birth(top: impl AsFd, max_items: u64) -> io::Result<u64> {
     const INLINE: u8 = 0;
     const HEADER_OF_INLINE: usize = 21;

@@ -25,7 +25,7 @@ pub struct Reaped {
 /// Reaps one dead child, without waiting. None if there is none.
 ///
 /// # Errors
-/// Every error of `wait4` but "no child".
+/// Every error of `wait4` but "no child" and an interruption.
 pub fn reap() -> io::Result<Option<Reaped>> {
     let mut status: c_int = 0;
     // SAFETY: the kernel fills in both structures; zero is a valid value of `rusage`. Needed because rustix has no wait
