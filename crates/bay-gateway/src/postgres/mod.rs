@@ -7,13 +7,13 @@
 //!  bay's client                      gateway                                   database
 //!   ── SSLRequest ─────────────────► TLS by the bay's authority
 //!   ── user, database ─────────────► Secrets::login: which secret?
-//!!   ◄─ SCRAM-SHA-256 ──────────────► does it know the sentinel?
-//!!                                    Decider::decide, recorded
-//!!                                    Decider::attach: the value, with its use on disk
+//!   ◄─ SCRAM-SHA-256 ──────────────► does it know the sentinel?
+//!                                    Decider::decide, recorded
+//!                                    Decider::attach: the value, with its use on disk
 //!                                    verified TLS ───────────────────────────► SSLRequest
 //!                                    SCRAM-SHA-256, md5, or the password ────► user, database
 //!   ◄─ logged in ─────────────────── logged in ◄──────────────────────────────
-//!!   ◄══════════════ passed on; answers are scrubbed of the value ═════════════►
+//!   ◄══════════════ passed on; answers are scrubbed of the value ═════════════►
 //! ```
 //!
 //! The client gets failures as PostgreSQL errors with the reason and the next step. A request to cancel a query is

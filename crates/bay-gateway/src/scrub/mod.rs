@@ -6,22 +6,22 @@
 //! of the same length. A bay without the secret gets [`REDACTION`] instead.
 //!
 //! ```text
-//!!  Patterns: values × spellings ──► Prefilter: skips places where no value can begin (most of a text)
-//!!                                     │ candidates
+//!  Patterns: values × spellings ──► Prefilter: skips places where no value can begin (most of a text)
+//!                                     │ candidates
 //!                                     ▼
-//!!  frames ──► (Decoder) ──► Stream ── Pattern::look ─ whole value ──► overwritten, passed on
-//!!                             │                     └ significant prefix ─► held until complete; counted as a guess if it is not a value
-//!!                             └─► other bytes are passed on; the last ones only when no more arrive at once
+//!  frames ──► (Decoder) ──► Stream ── Pattern::look ─ whole value ──► overwritten, passed on
+//!                             │                     └ significant prefix ─► held until complete; counted as a guess if it is not a value
+//!                             └─► other bytes are passed on; the last ones only when no more arrive at once
 //! ```
 //!
-//!! | encoding | what is found |
+//! | encoding | what is found |
 //! |---|---|
-//!! | the value as text | each character plain or escaped, in any mix: `%41`, `%2541`; `\u0041`, `\x41`, `\/`; `&#65;`, `&#x41;`, `&amp;`; `=41` with soft line breaks |
-//!! | base64 | both alphabets, with or without padding, in lines, at any of the three alignments (so also within `user:value`); the two special characters also escaped as in URLs and JSON |
-//!! | hexadecimal | upper and lower case in any mix |
+//! | the value as text | each character plain or escaped, in any mix: `%41`, `%2541`; `\u0041`, `\x41`, `\/`; `&#65;`, `&#x41;`, `&amp;`; `=41` with soft line breaks |
+//! | base64 | both alphabets, with or without padding, in lines, at any of the three alignments (so also within `user:value`); the two special characters also escaped as in URLs and JSON |
+//! | hexadecimal | upper and lower case in any mix |
 //! | UTF-16 | either byte order |
-//!! | compressed | gzip, deflate, Brotli, Zstandard: passed on decompressed |
-//!! | names of headers | in any case; the header is removed |
+//! | compressed | gzip, deflate, Brotli, Zstandard: passed on decompressed |
+//! | names of headers | in any case; the header is removed |
 //!
 //! A request that carries a secret asks for no answer that the scrubber could not read ([`prepare`]). If the answer
 //! is unreadable all the same, it is not passed on ([`Unreadable`]): ranges, unknown compressions, compressed gRPC

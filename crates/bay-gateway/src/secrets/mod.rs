@@ -4,10 +4,10 @@
 //! decision:
 //!
 //! ```text
-//!!  examine: does the request contain a sentinel?
-//!!    ├─ no ─ is a secret for this host? ── yes: any other credential is refused; cookies are removed
-//!!    └─ yes ─ is it in the slot, for the host, method and path of one of its uses, over TLS?
-//!!               ├─ yes: attached, if the policy allows it and the use is recorded on disk ([`Decider::attach`])
+//!  examine: does the request contain a sentinel?
+//!    ├─ no ─ is a secret for this host? ── yes: any other credential is refused; cookies are removed
+//!    └─ yes ─ is it in the slot, for the host, method and path of one of its uses, over TLS?
+//!               ├─ yes: attached, if the policy allows it and the use is recorded on disk ([`Decider::attach`])
 //!               └─ no:  refused and reported, whatever the policy says
 //! ```
 //!
