@@ -1,7 +1,7 @@
 //! PostgreSQL logins with a password that the bay does not have.
 //!
 //! The gateway passes a connection that a `tcp` rule allows on without parsing. If one of the bay's secrets is a
-//! password for a database there, the gateway takes part in the login, and only in the login:
+//! password for a database there, the gateway takes part in the login. After it, it passes bytes on and scrubs answers:
 //!
 //! ```text
 //!  bay's client                      gateway                                   database
@@ -16,8 +16,8 @@
 //!   ◄══════════════ passed on; answers are scrubbed of the value ═════════════►
 //! ```
 //!
-//! The client gets failures as PostgreSQL errors with the reason and the next step. A request to cancel a query is
-//! passed on to the same place; it carries a key of its own. Other parameters of the client are passed on if they are
+//! The client gets most failures as PostgreSQL errors with the reason and the next step. A request to cancel a query is
+//! passed on to the same place, if the policy allows that. It carries a key of its own. Other parameters of the client are passed on if they are
 //! on a list ([`parameters`]). A client may be a replica, which reads every database, only if the secret says so. If
 //! a client offers a newer protocol version, the gateway negotiates 3.0.
 //!

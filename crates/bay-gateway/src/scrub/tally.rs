@@ -1,5 +1,5 @@
-//! Counts guesses of values in answers. If a bay tries to find out a value, the gateway closes the value's hosts to
-//! it.
+//! Counts guesses of values in answers. At the limit of one of the counts, the gateway closes the value's hosts to the
+//! bay.
 //!
 //! | found in an answer | counts as | limit |
 //! |---|---|---|
