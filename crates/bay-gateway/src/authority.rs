@@ -1,7 +1,8 @@
 //! The certificate authority of one bay, and the certificates for the hosts that the bay connects to.
 //!
-//! The bay's trust stores have the authority. A fork of the bay inherits it. All leaf certificates share one key that lives as long as the gateway, so a
-//! new leaf costs one signature. The cache of leaves forgets the least recently used.
+//! The bay's trust stores have the authority. A fork of the bay inherits it. All leaf certificates share one key that
+//! lives as long as the gateway, so a new leaf costs one signature. The cache of leaves forgets the least recently
+//! used.
 
 use std::fmt;
 use std::num::NonZeroUsize;

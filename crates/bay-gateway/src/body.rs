@@ -96,8 +96,8 @@ impl Source {
         timeout(within, reading).await.ok();
     }
 
-    /// Reads a short body of a stated length, for a limited time, and of any other body what has arrived. Returns whether
-    /// this beginning is free of sentinels.
+    /// Reads a short body of a stated length, for a limited time, and of any other body what has arrived. Returns
+    /// whether this beginning is free of sentinels.
     pub(crate) async fn begins_well(&mut self, watch: &mut Watch) -> bool {
         let short = self.length().is_some_and(|length| length <= MAX_LOOK_BYTES as u64);
         self.look(MAX_LOOK_BYTES as u64, if short { LOOK_WITHIN } else { Duration::ZERO }).await;
@@ -105,8 +105,8 @@ impl Source {
         watch.passes(&data) && self.seen_trailers.as_ref().is_none_or(|trailers| watch.passes(trailers))
     }
 
-    /// Whether the beginning of a form asks for no other method than the decision was about. How much of it is read is as
-    /// for [`Self::begins_well`].
+    /// Whether the beginning of a form asks for no other method than the decision was about. How much of it is read
+    /// is as for [`Self::begins_well`].
     pub(crate) async fn begins_as_decided(&mut self, mut form: FormScan) -> bool {
         if self.is_end_stream() {
             return true;

@@ -196,8 +196,8 @@ pub struct Ended {
 /// The daemon's side. Methods that are not `async` must not block: the gateway calls them while it serves packets.
 #[async_trait]
 pub trait Decider: Send + Sync + 'static {
-    /// Finds out who opened a connection. The gateway calls this once for each connection, except those to DNS, before it
-    /// reads anything.
+    /// Finds out who opened a connection. The gateway calls this once for each connection, except those to DNS,
+    /// before it reads anything.
     fn attribute(&self, peer: SocketAddr, local: SocketAddr) -> Known;
 
     /// The answer to a look-up of this name.
@@ -207,8 +207,8 @@ pub trait Decider: Send + Sync + 'static {
     /// this returns. `false` means that this failed and the bay must not get the address.
     fn looked_up(&self, peer: SocketAddr, name: &str, kind: &str, answer: LookUp, new: bool) -> bool;
 
-    /// How to serve a connection to this destination. The gateway asks before it reads anything of the connection, and for
-    /// a tunnel through the proxy also before it opens that.
+    /// How to serve a connection to this destination. The gateway asks before it reads anything of the connection,
+    /// and for a tunnel through the proxy also before it opens that.
     fn route(&self, host: &Host, port: u16) -> Route;
 
     /// Decides on a request and records the decision. Nothing of the request has been sent yet. The exception is a push

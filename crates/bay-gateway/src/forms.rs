@@ -1,9 +1,9 @@
 //! Request bodies that servers parse as forms. A field in a form may ask for another method than the one in the
 //! decision.
 //!
-//! A form with a stated length of up to [`MAX_LOOK_BYTES`](crate::limits::MAX_LOOK_BYTES) that arrives in time is read
-//! before anything is sent. Any other form is read in transit, and cut at the piece that shows such a field. Servers are
-//! expected not to act on an incomplete form.
+//! A form with a stated length of up to [`MAX_LOOK_BYTES`](crate::limits::MAX_LOOK_BYTES) that arrives in time is
+//! read before anything is sent. Any other form is read in transit, and cut at the piece that shows such a field.
+//! Servers are expected not to act on an incomplete form.
 
 use bay_policy::CanonicalRequest;
 use bay_policy::canonical::overrides::{FormOverride, FormScan};

@@ -70,8 +70,8 @@ impl Gateway {
         Ok(Self { state: Arc::new(state), dns, updates })
     }
 
-    /// Serves connections to other hosts, whatever their address is. In the listener's namespace every address is local, so
-    /// the local address of an accepted connection is the destination that the bay chose.
+    /// Serves connections to other hosts, whatever their address is. In the listener's namespace every address is
+    /// local, so the local address of an accepted connection is the destination that the bay chose.
     pub fn serve_tcp(&self, listener: TcpListener) -> impl Future<Output = ()> + Send + 'static {
         listener::serve(self.state.clone(), listener, Listens::Destinations)
     }

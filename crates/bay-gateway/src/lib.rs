@@ -10,7 +10,7 @@
 //!  bay ─ DNS ──► dns ──► names: a permanent synthetic address for each name; no question is forwarded
 //!
 //!  bay ─ TCP ──► connection: address → name ── Decider::route
-//!                  ├─ inspect ─ TLS (certificate by the bay's own authority) or plain ─ HTTP/1.1, HTTP/2; SSH: as git-ssh
+//!                  ├─ inspect ─ TLS (certificate by the bay's authority) or plain ─ HTTP/1.1, HTTP/2 (SSH: as git-ssh)
 //!                  │              └─► exchange: one request ── Decider::decide ──► origin
 //!                  ├─ passthrough ─ ClientHello: name = SNI ── Decider::decide ──► tunnel
 //!                  ├─ host-itself ─ HTTP/1: as inspect; anything else: as tcp ─► the host's loopback, one port
@@ -29,7 +29,7 @@
 //! |---|---|
 //! | fewer than the maximum of connections are open | closed, recorded |
 //! | the address has a name, or is itself the destination | closed, recorded |
-//! | the client speaks TLS or HTTP, within limits of size and time | closed, recorded; if HTTP was begun, with 400, 414 or 431, and without a record if its head came too slowly |
+//! | the client speaks TLS or HTTP, within limits of size and time | closed, recorded (if HTTP was begun, 400, 414 or 431; a head that is too slow is not recorded) |
 //! | fewer than the maximum of requests are under way | 503, recorded |
 //! | one length, one `Host`; the only upgrade is a complete WebSocket handshake | 400, 403 |
 //! | name of the address = SNI = `Host` = `:authority`, and the request has a canonical form ([`bay_policy::canonicalise`]) | 403 |

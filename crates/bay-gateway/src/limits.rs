@@ -101,8 +101,7 @@ pub struct Timeouts {
     /// The beginning of a protocol with the bay: a TLS handshake, a ClientHello, or a login by SSH or PostgreSQL.
     pub handshake: Duration,
     /// The complete head of an HTTP/1.1 request, and so how long such a connection of the bay may be idle. An
-    /// HTTP/2 connection without requests ends within this time, and an SSH connection without commands within twice
-    /// this time.
+    /// HTTP/2 connection without requests, or an SSH connection without commands, ends within twice this time.
     pub head: Duration,
     /// Resolving a name.
     pub resolve: Duration,

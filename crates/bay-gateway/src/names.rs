@@ -1,8 +1,8 @@
 //! One synthetic IPv4 address and one IPv6 address for each name, for the life of a bay.
 //!
-//! A name's number is its position in a list, from 1. Its addresses are the first address of each pool plus that number.
-//! Names are never removed, so an address that a process cached keeps its name, also in a fork or after a restart of
-//! the daemon. For that, only the pools and the list of names must be stored.
+//! A name's number is its position in a list, from 1. Its addresses are the first address of each pool plus that
+//! number. Names are never removed, so an address that a process cached keeps its name, also in a fork or after a
+//! restart of the daemon. For that, only the pools and the list of names must be stored.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -36,8 +36,8 @@ const REFUSED: &str = "UNSUPPORTED";
 /// The code for answers with status 502, 503 or 504: the client may try again.
 const LATER: &str = "UNAVAILABLE";
 
-/// Whether the client of a request is taken to show errors of registries: by its name, or by a path and media types that
-/// registries have.
+/// Whether the client of a request is taken to show errors of registries: by its name, or by a path and media types
+/// that registries have.
 pub(crate) fn is_client<B>(request: &Request<B>) -> bool {
     let headers = request.headers();
     let known = text(headers, &USER_AGENT).is_some_and(|agent| {

@@ -92,8 +92,8 @@ impl AsyncWrite for Prefixed {
     }
 }
 
-/// Returns all available bytes that fit in one read. TLS returns one record per read, and each read costs two task switches
-/// and a packet.
+/// Returns all available bytes that fit in one read. TLS returns one record per read, and each read costs two task
+/// switches and a packet.
 pub(crate) struct Gathering<S> {
     inner: S,
     /// The error that followed the last bytes.

@@ -1,8 +1,8 @@
 //! Resolves the names of origins, checks the addresses, and connects.
 //!
-//! The name of the host itself ([`is_host_itself`]) always leads to the host's loopback. Any other name is resolved once
-//! for each new connection, and each address is checked against the decision. The gateway then connects to a checked
-//! address, never to the name.
+//! The name of the host itself ([`is_host_itself`]) always leads to the host's loopback. Any other name is resolved
+//! once for each new connection, and each address is checked against the decision. The gateway then connects to a
+//! checked address, never to the name.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -170,8 +170,9 @@ pub(crate) async fn dial(
     Err(refused.map_or(last, DialError::Address))
 }
 
-/// Describes why a connection to an origin failed, in texts of the gateway that do not quote the origin. Errors of HTTP/2 and TLS contain text
-/// of the origin, which may include the value of a secret, and the gateway's own answers are not scrubbed.
+/// Describes why a connection to an origin failed, in texts of the gateway that do not quote the origin. Errors of
+/// HTTP/2 and TLS contain text of the origin, which may include the value of a secret, and the gateway's own answers
+/// are not scrubbed.
 pub(crate) fn own_words(error: &(dyn std::error::Error + 'static)) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut next = Some(error);

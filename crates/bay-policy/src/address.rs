@@ -1,5 +1,5 @@
-//! Classes of addresses. An address that is not public is refused unless rules name it, whatever name resolved to it. The
-//! one exception is the loopback under the name of the host itself.
+//! Classes of addresses. An address that is not public is refused unless rules name it, whatever name resolved to it.
+//! The one exception is the loopback under the name of the host itself.
 //!
 //! The gateway calls [`check_address`](crate::check_address) with exactly the address that it is about to connect to. A
 //! name that resolved to a public address a moment ago may resolve to one of the host's own services now.

@@ -170,7 +170,8 @@ impl CompiledPolicy {
         policy
     }
 
-    /// Opens ports of the host's loopback to the bay, under the name [`HOST_NAME`]. No rule can do that under this name.
+    /// Opens ports of the host's loopback to the bay, under the name [`HOST_NAME`]. No rule can do that under this
+    /// name.
     #[must_use]
     pub fn reaching(mut self, ports: &[u16]) -> Self {
         self.reach = ports.to_vec();

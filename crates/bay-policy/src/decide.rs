@@ -1,11 +1,11 @@
 //! Decisions.
 //!
-//! Within a layer a deny beats everything. An allow beats an ask only if it is narrower in every respect: the ask must
-//! match everything that the allow matches, and more. Otherwise the request is asked about. Between layers the most
-//! restrictive outcome wins, so each layer can narrow what the others allow, and never widen it. If a path can be divided
-//! in two ways, both are decided on, and again the most restrictive outcome wins. A grant in the bay's layer can turn an
-//! ask, or a missing rule below the host's layer, into an allow ([`Grant`](crate::rule::Grant)). The host itself has
-//! decisions of its own (`decide/host_itself.rs`).
+//! Within a layer a deny beats everything. An allow beats an ask only if it is narrower in every respect: the ask
+//! must match everything that the allow matches, and more. Otherwise the request is asked about. Between layers the
+//! most restrictive outcome wins, so each layer can narrow what the others allow, and never widen it. If a path can
+//! be divided in two ways, both are decided on, and again the most restrictive outcome wins. A grant in the bay's
+//! layer can turn an ask, or a missing rule below the host's layer, into an allow ([`Grant`](crate::rule::Grant)).
+//! The host itself has decisions of its own (`decide/host_itself.rs`).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -52,7 +52,8 @@ pub enum Cause {
     NoRule { layer: Layer, file: String },
     /// There is no policy, or each of its layers leaves the request to the others.
     NoPolicy,
-    /// The host itself is meant, and no operator opened this port of it to the bay. Also git over SSH to the host itself.
+    /// The host itself is meant, and no operator opened this port of it to the bay. Also git over SSH to the host
+    /// itself.
     NotReached { port: u16 },
 }
 

@@ -27,8 +27,8 @@ pub struct ExecRule {
 }
 
 impl ExecRule {
-    /// Whether the rule matches the command. If the pattern of the program has no slash, the program may also match by its
-    /// file name alone, wherever it lies.
+    /// Whether the rule matches the command. If the pattern of the program has no slash, the program may also match
+    /// by its file name alone, wherever it lies.
     #[must_use]
     pub fn matches(&self, argv: &[String]) -> bool {
         let (words, open) = match self.argv.split_last() {

@@ -38,8 +38,8 @@ pub struct LayerPolicy {
     /// The preset whose rules come before its own.
     pub extends: Option<String>,
     pub otherwise: Otherwise,
-    /// Whether ports of the bay may be reached from outside. `None` leaves it to the other layers. If none says no, they
-    /// may.
+    /// Whether ports of the bay may be reached from outside. `None` leaves it to the other layers. If none says no,
+    /// they may.
     pub ingress: Option<bool>,
     pub rules: Vec<Rule>,
     /// Rules on commands.

@@ -54,8 +54,8 @@ impl Place {
         Ok(Self { scheme, host, port, prefix, addresses: Vec::new() })
     }
 
-    /// Sets the addresses that the host resolves to. Rules made from the destination then name the private and the shared
-    /// ones, as operators of an internal mirror expect. A person has to name any other special address.
+    /// Sets the addresses that the host resolves to. Rules made from the destination then name the private and the
+    /// shared ones, as operators of an internal mirror expect. A person has to name any other special address.
     #[must_use]
     pub fn resolving_to(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         let private = |address: &IpAddr| {
@@ -89,8 +89,8 @@ impl Place {
         }
     }
 
-    /// Where a repository is expected over HTTP or HTTPS, derived from the address it was cloned from. For an SSH address
-    /// that is HTTPS on the same host. A path on some machine has no such destination.
+    /// Where a repository is expected over HTTP or HTTPS, derived from the address it was cloned from. For an SSH
+    /// address that is HTTPS on the same host. A path on some machine has no such destination.
     #[must_use]
     pub fn of_repository(location: &str) -> Option<Self> {
         let without_user = |authority: &str| authority.rsplit('@').next().map(str::to_owned);

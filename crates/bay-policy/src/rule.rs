@@ -250,8 +250,8 @@ impl Matcher {
             && self.covers_what(other)
     }
 
-    /// Whether it surely matches, as a deny, everything that the other matches. A deny also matches special addresses and
-    /// names.
+    /// Whether it surely matches, as a deny, everything that the other matches. A deny also matches special addresses
+    /// and names.
     #[must_use]
     pub fn forbids_all_of(&self, other: &Self) -> bool {
         self.kind.includes(other.kind)

@@ -1,8 +1,8 @@
 //! Percent-encoding of URLs (RFC 3986).
 //!
 //! Everything but unreserved characters is encoded, with capitals, so that a value contains no delimiter. Only
-//! [`path_value`] keeps slashes. There are two decoders, for different treatment of text that is not valid percent-encoding: [`decode`] refuses it, and
-//! [`decode_forgiving`] reads it as a forgiving server would.
+//! [`path_value`] keeps slashes. There are two decoders, for different treatment of text that is not valid
+//! percent-encoding: [`decode`] refuses it, and [`decode_forgiving`] reads it as a forgiving server would.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode, percent_encode};
 

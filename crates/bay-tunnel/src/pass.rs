@@ -17,8 +17,9 @@ pub struct Moved {
     pub back: AtomicU64,
 }
 
-/// Copies bytes between two streams until one of them ends or fails, then closes both. What arrived before an end in the
-/// same direction is passed on. `near_gone` says whether the client is gone; it is called while the far side takes nothing.
+/// Copies bytes between two streams until one of them ends or fails, then closes both. What arrived before an end in
+/// the same direction is passed on. `near_gone` says whether the client is gone; it is called while the far side
+/// takes nothing.
 pub async fn pass(
     near: impl AsyncRead + AsyncWrite + Unpin,
     far: impl AsyncRead + AsyncWrite + Unpin,

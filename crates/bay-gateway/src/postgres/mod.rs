@@ -16,10 +16,10 @@
 //!   ◄══════════════ passed on; answers are scrubbed of the value ═════════════►
 //! ```
 //!
-//! The client gets most failures as PostgreSQL errors with the reason and the next step. A request to cancel a query is
-//! passed on to the same place, if the policy allows that. It carries a key of its own. Other parameters of the client are passed on if they are
-//! on a list ([`parameters`]). A client may be a replica, which reads every database, only if the secret says so. If
-//! a client offers a newer protocol version, the gateway negotiates 3.0.
+//! The client gets most failures as PostgreSQL errors with the reason and the next step. A request to cancel a query
+//! is passed on to the same place, if the policy allows that. It carries a key of its own. Other parameters of the
+//! client are passed on if they are on a list ([`parameters`]). A client may be a replica, which reads every
+//! database, only if the secret says so. If a client offers a newer protocol version, the gateway negotiates 3.0.
 //!
 //! Not implemented: channel binding (the gateway terminates the client's TLS), certificates or Kerberos as
 //! credentials, and values for passwords that a client *sets* (`ALTER ROLE … PASSWORD` sends what the bay has: the

@@ -12,10 +12,10 @@
 //! ```
 //!
 //! A value replaces its sentinel in the slot, and goes nowhere else. Bodies are searched for sentinels in transit,
-//! unless a secret for the host lets them pass. Answers of a host that a secret is for are scrubbed of the value, even
-//! if the secret belongs to another bay or was removed ([`Covered`]). So such hosts are asked neither for ranges nor for
-//! encodings that the scrubber cannot read. A password for a database is proved and replaced within the login instead
-//! ([`Login`]).
+//! unless a secret for the host lets them pass. Answers of a host that a secret is for are scrubbed of the value,
+//! even if the secret belongs to another bay or was removed ([`Covered`]). So such hosts are asked neither for ranges
+//! nor for encodings that the scrubber cannot read. A password for a database is proved and replaced within the login
+//! instead ([`Login`]).
 //!
 //! [`Decider::attach`]: crate::Decider::attach
 

@@ -185,8 +185,8 @@ impl Use {
         &self.slot
     }
 
-    /// Whether the use names this `HOST[:PORT]`, with the port of `https` by default. A use from a rule names no port, so
-    /// it is at none.
+    /// Whether the use names this `HOST[:PORT]`, with the port of `https` by default. A use from a rule names no
+    /// port, so it is at none.
     #[must_use]
     pub fn is_at(&self, authority: &str) -> bool {
         let Ok((host, port)) = bay_policy::canonical::host::parse_authority(authority) else { return false };

@@ -97,7 +97,8 @@ fn fits(pattern: &str, name: &str) -> bool {
     wildcard(pattern.to_ascii_lowercase().as_bytes(), name.to_ascii_lowercase().as_bytes())
 }
 
-/// `*` matches any text, `?` one character. Only the last star is retried, so the time does not grow exponentially.
+/// `*` matches any text, `?` one character. Only the last star is retried, so the time grows at most with the product
+/// of both lengths.
 fn wildcard(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

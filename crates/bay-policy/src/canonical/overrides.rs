@@ -8,8 +8,8 @@
 //! | query | a name of [`OVERRIDING_FIELDS`] with another value than the method |
 //! | form | such a field in a body that servers read as a form ([`FormScan`]) |
 //!
-//! Names are compared as the most forgiving known server reads them. Case is ignored. In a header's name each sign counts as
-//! `-`. A field's name is compared in the form that PHP gives it (`_method[]`, `.method`, ` _method`).
+//! Names are compared as the most forgiving known server reads them. Case is ignored. In a header's name each sign
+//! counts as `-`. A field's name is compared in the form that PHP gives it (`_method[]`, `.method`, ` _method`).
 
 use bay_text::percent::decode_forgiving;
 
@@ -152,8 +152,8 @@ pub enum FormOverride {
 }
 
 impl FormScan {
-    /// The scanner for a body with these types (every `Content-Type` of the request), or `None` if it does not count as a
-    /// form. A POST without a type counts as one, because some servers read it so.
+    /// The scanner for a body with these types (every `Content-Type` of the request), or `None` if it does not count
+    /// as a form. A POST without a type counts as one, because some servers read it so.
     #[must_use]
     pub fn new(method: &str, types: &[&[u8]]) -> Option<Self> {
         let has = |word: &str| {

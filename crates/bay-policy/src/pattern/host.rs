@@ -11,8 +11,8 @@ use crate::canonical::{Host, Refusal};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum HostPattern {
-    /// In an allow or an ask: every name, but no address, and no name of the host, the local network or a metadata service.
-    /// In a deny: every host.
+    /// In an allow or an ask: every name, but no address, and no name of the host, the local network or a metadata
+    /// service. In a deny: every host.
     Any,
     /// Every name below this one, at any depth, but not the name itself. An allow or an ask does not match names of
     /// metadata services by it.
