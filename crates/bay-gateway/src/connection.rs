@@ -152,7 +152,8 @@ async fn pass_tls(connection: BayConnection, mut stream: Prefixed) {
         Connection { destination: &destination, port: connection.port, sni: hello.server_name.as_deref() };
     match CanonicalRequest::passthrough(&named) {
         Ok(request) => pass(connection, stream, request, false).await,
-        // So a client that trusts the gateway learns the reason: each request inside has the same contradicting names.
+        // So a client that trusts the gateway learns the reason: each request inside has the same contradicting or
+        // missing name.
         Err(_) => serve_tls(connection, stream).await,
     }
 }

@@ -44,9 +44,9 @@
 //! | the bodies keep moving, and the policy still allows the request | the stream is cut, recorded |
 //!
 //! The gateway builds the head of the request that it sends from the canonical request and from parsed headers. It
-//! does not copy the bay's bytes, so the origin cannot read another request in them. It passes bodies on as they
-//! arrive and does not follow redirects. It removes `Alt-Svc` and hop-by-hop headers. It passes a WebSocket on only
-//! after the origin has proved that it took part in the handshake.
+//! does not copy the bytes of the bay's own head, so the origin cannot read another request in them. It passes bodies
+//! on as they arrive and does not follow redirects. It removes `Alt-Svc` and hop-by-hop headers. It passes a
+//! WebSocket on only after the origin has proved that it took part in the handshake.
 //!
 //! The HTTP answers of a host that a secret is for are scrubbed of its value, and so is what plain `tcp` connections
 //! to that host return. [`scrub`] says what is found and what is not.

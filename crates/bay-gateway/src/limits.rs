@@ -72,7 +72,8 @@ pub const REST_WITHIN: Duration = Duration::from_secs(5);
 /// The length at which reading ahead stops: of a push, for its refs and for the decider, and of a request's body, for
 /// the decider and for the checks before anything is sent. The last piece that was read may exceed it.
 pub const MAX_LOOK_BYTES: usize = 64 * 1024;
-/// How long each such reading ahead waits.
+/// How long such a reading ahead waits at most. For the refs of a push over SSH the gateway waits as long as for an
+/// idle tunnel.
 pub const LOOK_WITHIN: Duration = Duration::from_secs(5);
 /// The pause in a push over SSH after which the decider gets what has arrived.
 pub const PACK_QUIET: Duration = Duration::from_millis(300);

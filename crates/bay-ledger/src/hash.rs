@@ -71,7 +71,8 @@ impl Serialize for Hash {
 impl<'de> Deserialize<'de> for Hash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("a hash is 64 hexadecimal digits in lower case"))
+        Self::parse(&text)
+            .ok_or_else(|| serde::de::Error::custom("a hash is 64 hexadecimal digits in lower case"))
     }
 }
 
