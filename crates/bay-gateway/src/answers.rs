@@ -8,7 +8,8 @@ use serde::Serialize;
 use crate::body::{AnswerBody, full};
 use crate::decider::{Failure, RecordId, Ruling, Waiting};
 
-/// The header with the reason of a refusal in one line, which `curl -v` and logs show.
+/// The header with the reason of a refusal, or with the question that waits for a person, in one line of plain ASCII.
+/// `curl -v` and logs show it.
 pub const LINE_HEADER: &str = "x-workbay-refused";
 /// The header with the reason of a failure in one line.
 pub const FAILURE_HEADER: &str = "x-workbay-failed";
@@ -17,11 +18,11 @@ pub const RECORD_HEADER: &str = "x-workbay-record";
 /// Longest line in a header.
 const MAX_LINE_CHARS: usize = 1000;
 
-/// The JSON body that the agent reads.
+/// The JSON body of an answer. Agents read it.
 #[derive(Debug, Serialize)]
 struct Told<'a> {
     error: &'static str,
-    /// What was refused, why, and what would allow it.
+    /// What was refused or failed, and why. If the decision was explained, also what would allow it.
     line: &'a str,
     record: &'a RecordId,
     #[serde(flatten)]

@@ -1,7 +1,8 @@
 //! The certificate authority of one bay, and the certificates for the hosts that the bay connects to.
 //!
-//! Only this bay trusts the authority. All leaf certificates share one key that lives as long as the gateway, so a
-//! new leaf costs one signature. The cache of leaves forgets the least recently used.
+//! The bay's trust stores have the authority. A fork of the bay inherits it. All leaf certificates share one key that
+//! lives as long as the gateway, so a new leaf costs one signature. The cache of leaves forgets the least recently
+//! used.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -24,11 +25,11 @@ use zeroize::Zeroizing;
 
 use crate::limits::MAX_LEAVES;
 
-/// How long an authority is valid: longer than any bay lives.
+/// How long an authority is valid: longer than a bay is expected to live.
 const AUTHORITY_DAYS: i64 = 3650;
 /// How long a leaf is valid.
 const LEAF_DAYS: i64 = 30;
-/// The age at which the gateway replaces a leaf.
+/// The age from which the gateway replaces a leaf at the next connection.
 const LEAF_RENEWAL: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Certificates are valid from before their creation, because the clock in a bay may differ.
 const BACKDATED_DAYS: i64 = 2;
@@ -60,7 +61,7 @@ pub enum AuthorityError {
     OtherKey,
 }
 
-/// A certificate authority for one bay.
+/// A certificate authority for one bay and its forks.
 pub struct Authority {
     name: String,
     certificate: CertificateDer<'static>,
@@ -82,6 +83,10 @@ impl Authority {
         Ok(Self { name: name.to_owned(), certificate, issuer: Issuer::new(params, key) })
     }
 
+    /// Reads an authority that [`Authority::saved`] wrote.
+    ///
+    /// # Errors
+    /// The key is invalid, or is not the one in the certificate.
     pub fn load(saved: &SavedAuthority) -> Result<Self, AuthorityError> {
         let key = KeyPair::try_from(saved.key_der.as_slice())?;
         let public = key.der_bytes();

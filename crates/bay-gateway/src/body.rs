@@ -1,4 +1,5 @@
-//! Bodies in transit: passed on frame by frame and counted, never collected.
+//! Bodies in transit: passed on and counted as they arrive, never collected whole. At most the beginning of a request's
+//! body is read ahead.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -31,11 +32,11 @@ pub(crate) enum BodyError {
     Stalled,
     #[error("the policy no longer allows it")]
     Revoked,
-    #[error("it is compressed in a way that cannot be read")]
+    #[error("it cannot be decompressed, or may not be passed on")]
     Coding(#[from] CodingError),
     #[error("it contains the sentinel of a secret")]
     Sentinel,
-    #[error("it is a form that asks for another method")]
+    #[error("it is a form that asks for another method, or that cannot be read")]
     Override,
 }
 
@@ -47,8 +48,8 @@ pub(crate) fn full(bytes: impl Into<Bytes>) -> AnswerBody {
 }
 
 /// A body whose beginning can be read ahead. If a request's body is dropped early, a task reads and discards the
-/// rest: a client that gets its answer before it has sent everything could otherwise see a reset stream instead of
-/// the answer.
+/// rest, within limits of size and time: a client that gets its answer before it has sent everything could otherwise
+/// see a reset stream instead of the answer.
 pub(crate) struct Source {
     inner: Option<Incoming>,
     /// Bytes that were read ahead. They are passed on first and in one piece: many small frames would take many times
@@ -58,7 +59,7 @@ pub(crate) struct Source {
     /// The error that ended reading ahead.
     broken: Option<hyper::Error>,
     read_rest: bool,
-    /// Whether a decider has waited for the beginning.
+    /// Whether the decider's one wait for the beginning was used up.
     waited: bool,
 }
 
@@ -75,7 +76,7 @@ impl Source {
         }
     }
 
-    /// Reads ahead until `bytes` have arrived, the body ends, or the time is up.
+    /// Reads ahead until at least `bytes` have arrived, the body ends, or the time is up.
     pub(crate) async fn look(&mut self, bytes: u64, within: Duration) {
         // Reading makes hyper send `100 Continue`.
         self.read_rest = true;
@@ -95,7 +96,8 @@ impl Source {
         timeout(within, reading).await.ok();
     }
 
-    /// Reads a short body completely, and of a longer one what has arrived. Returns whether all of that may be sent.
+    /// Reads a short body of a stated length, for a limited time, and of any other body what has arrived. Returns
+    /// whether this beginning is free of sentinels.
     pub(crate) async fn begins_well(&mut self, watch: &mut Watch) -> bool {
         let short = self.length().is_some_and(|length| length <= MAX_LOOK_BYTES as u64);
         self.look(MAX_LOOK_BYTES as u64, if short { LOOK_WITHIN } else { Duration::ZERO }).await;
@@ -103,7 +105,8 @@ impl Source {
         watch.passes(&data) && self.seen_trailers.as_ref().is_none_or(|trailers| watch.passes(trailers))
     }
 
-    /// Reads a short form completely, and of a longer one what has arrived. Returns whether all of that may be sent.
+    /// Whether the beginning of a form asks for no other method than the decision was about. How much of it is read
+    /// is as for [`Self::begins_well`].
     pub(crate) async fn begins_as_decided(&mut self, mut form: FormScan) -> bool {
         if self.is_end_stream() {
             return true;
@@ -113,7 +116,7 @@ impl Source {
         forms::passes(&mut form, &self.seen)
     }
 
-    /// At most `most` bytes of what was read ahead, and whether they are the whole body.
+    /// At most `most` bytes of what was read ahead, and whether they are known to be the whole body.
     pub(crate) fn looked_at(&self, most: usize) -> (Vec<u8>, bool) {
         let bytes = self.seen[..most.min(self.seen.len())].to_vec();
         let over = self.broken.is_none() && self.inner.as_ref().is_none_or(Body::is_end_stream);
@@ -121,7 +124,7 @@ impl Source {
         (bytes, whole)
     }
 
-    /// The length that the client gave.
+    /// The length that the sender gave, less what was already passed on.
     pub(crate) fn length(&self) -> Option<u64> {
         self.size_hint().exact()
     }
@@ -211,7 +214,7 @@ pub(crate) struct Metered {
     watch: Option<Watch>,
     /// Reads a body that servers would parse as a form.
     form: Option<FormScan>,
-    /// Resolves when the policy changed and a review is due.
+    /// Resolves when the policy changes. Only a request with a secret has it.
     news: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     ended: bool,
 }

@@ -1,5 +1,5 @@
-//! Serves one connection of the bay to a known destination: detects the protocol from the first bytes, and selects
-//! the server.
+//! Serves one connection of the bay to a known destination. The decider's route selects the server. If the route leaves
+//! the protocol open, the first bytes of the client show it.
 
 use std::io;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::ssh;
 use crate::stream::Prefixed;
 use crate::tunnel;
 
-/// Ports where the client sends first.
+/// Ports of protocols in which the client sends first. A refused client gets more time there to begin.
 const SPEAKING_PORTS: &[u16] = &[80, 443];
 
 /// Serves a connection to its end.
@@ -49,7 +49,8 @@ pub(crate) async fn serve(connection: BayConnection, stream: Prefixed) {
     }
 }
 
-/// Serves a connection to a service of the host. A client that waits for the server to begin does not speak HTTP.
+/// Serves a connection to a service of the host, as HTTP or as a tunnel. A client that does not begin a request line in
+/// time is taken to speak another protocol.
 async fn serve_host_itself(connection: BayConnection, mut stream: Prefixed) {
     let within = connection.gateway.timeouts.refused_first_byte;
     if first_line::is_http1(&mut stream, within).await {
@@ -59,8 +60,8 @@ async fn serve_host_itself(connection: BayConnection, mut stream: Prefixed) {
     }
 }
 
-/// Detects the protocol and has each request decided on. If the policy can allow nothing here, the client gets the
-/// reason in its own protocol.
+/// Detects the protocol and has each request decided on. If the policy can allow nothing here, a client of TLS, HTTP or
+/// SSH gets the reason in its own protocol, and any other connection is closed.
 async fn inspect(
     connection: BayConnection,
     mut stream: Prefixed,
@@ -151,13 +152,14 @@ async fn pass_tls(connection: BayConnection, mut stream: Prefixed) {
         Connection { destination: &destination, port: connection.port, sni: hello.server_name.as_deref() };
     match CanonicalRequest::passthrough(&named) {
         Ok(request) => pass(connection, stream, request, false).await,
-        // The client can still learn the reason: the gateway completes the handshake and refuses each request.
+        // So a client that trusts the gateway learns the reason: each request inside has the same contradicting or
+        // missing name.
         Err(_) => serve_tls(connection, stream).await,
     }
 }
 
-/// Passes bytes on, if the decider allows it. Bytes to the bay are scrubbed if they are `readable`, that is, not
-/// encrypted end to end.
+/// Passes bytes on, if the decider allows it. Bytes to the bay are scrubbed of the secrets for this host if they are
+/// `readable`, that is, not TLS that is passed through.
 async fn pass(connection: BayConnection, stream: Prefixed, request: CanonicalRequest, readable: bool) {
     let gateway = &connection.gateway;
     let known_in = gateway.policy.version();
@@ -179,8 +181,7 @@ async fn pass(connection: BayConnection, stream: Prefixed, request: CanonicalReq
     if ruling.decision.outcome != Outcome::Allow {
         return progress.end(Ending::Refused);
     }
-    // Values cannot be found in bytes that are encrypted end to end. All other bytes are scrubbed as other answers of
-    // the host are.
+    // Values cannot be found in bytes that are encrypted end to end.
     let Ok(patterns) = secrets.patterns(&connection.host.to_string(), &[]) else {
         return progress.end_failed(Failure::Secret);
     };

@@ -1,5 +1,5 @@
 //! The interface between the gateway and the daemon: questions that the gateway asks, and events that it reports. The
-//! daemon answers from the policy and writes the ledger.
+//! daemon answers them from the policy and keeps the record.
 
 use std::any::Any;
 use std::fmt;
@@ -72,23 +72,25 @@ pub enum LookUp {
     TooManyNames,
 }
 
-/// A refusal before there was a request to decide on.
+/// A refusal that is not a decision on a request. Most come before there is a request to decide on.
 #[derive(Debug, Clone)]
 pub enum Refused<'a> {
-    /// The policy can allow nothing on this connection, and the client speaks no protocol in which the gateway could
-    /// answer.
+    /// The policy can allow nothing at this host and port. The client spoke no protocol in which the gateway could give
+    /// the reason, or it asked the proxy for a tunnel there.
     Connection { host: &'a Host, port: u16, decision: &'a Decision },
     /// An address of the pool without a name.
     Nameless { destination: SocketAddr },
     /// A request without a canonical form, or a connection with contradicting names.
     Form { host: &'a Host, port: u16, refusal: &'a Refusal },
-    /// The client speaks neither TLS nor HTTP, or violates the protocol.
+    /// The client speaks no protocol that the gateway serves there, violates it, or asks for something in it that the
+    /// gateway does not pass on, such as a shell over SSH.
     Protocol { host: &'a Host, port: u16, why: &'a str },
-    /// The bay has its maximum of connections or requests under way.
+    /// The bay has its maximum of connections, SSH connections or requests under way.
     TooMany { destination: SocketAddr },
     /// An upgrade that is not a valid WebSocket handshake.
     Upgrade { host: &'a Host, port: u16, why: &'a str },
-    /// A misplaced sentinel, or a credential that is not one of the bay's secrets.
+    /// A misplaced sentinel, a credential that is not one of the bay's secrets, or a host that is closed because of
+    /// guesses. A sentinel in a body is also reported while an allowed request is under way.
     Secret { host: &'a Host, port: u16, misuse: &'a Misuse },
 }
 
@@ -96,23 +98,23 @@ pub enum Refused<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "ending")]
 pub enum Ending {
-    /// The bay received the refusal.
+    /// The ruling did not allow it.
     Refused,
     /// The gateway passed on the complete answer of the origin.
     Answered { status: u16 },
-    /// The connection broke after the head of the answer.
+    /// The answer ended early, after its head.
     Broken { status: u16, failure: Failure },
-    /// There was no answer.
+    /// It failed before an answer, or as a tunnel.
     Failed { failure: Failure },
-    /// One end closed the tunnel.
+    /// The tunnel, or the command over SSH, came to its own end. Also the first of two rulings on a push over SSH.
     Closed,
-    /// The bay disconnected before the end.
+    /// The bay disconnected before the end, or the gateway was stopped.
     Abandoned,
-    /// A policy change ended the request.
+    /// A change of the policy or the secrets ended the request or the tunnel. Also a tunnel whose gateway was dropped.
     Revoked,
 }
 
-/// Why an origin could not be used. The names are stable: they appear in the ledger and in answers.
+/// Why an allowed request failed. The names are stable: they appear in the ledger and in answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Failure {
@@ -127,26 +129,28 @@ pub enum Failure {
     Certificate,
     /// The TLS handshake failed for another reason.
     Tls,
-    /// The operator's known hosts do not contain the SSH server's host key.
+    /// The operator's known hosts do not contain the SSH server's host key, or say that it is revoked.
     HostKey,
-    /// The operator gave no SSH key for the host, or the server rejected the key.
+    /// The operator gave no usable SSH key for the host and this user, or the server rejected the key.
     Login,
-    /// The connection broke before the answer.
+    /// The connection broke.
     Broken,
-    /// The answer is not HTTP, or too large.
+    /// The answer is not one that the gateway can pass on. Examples: it is not HTTP, its head is too large, it is
+    /// compressed so that it cannot be scrubbed, or a database rejects the login.
     BadAnswer,
     AnswerTimeout,
-    /// The body stopped moving.
+    /// The body of the answer, or a tunnel, stopped moving.
     Stalled,
-    /// The bay ended the request's body too early.
+    /// The request's body ended too early or stopped moving.
     RequestBody,
-    /// The value of a secret for this request was not available.
+    /// The value of a secret for this request was not available, did not fit into its place, or could not be scrubbed.
     Secret,
     /// The request's body contains a sentinel.
     Sentinel,
-    /// The request's body is a form that asks for another method than the one in the decision.
+    /// The request's body is a form that asks for another method than the one in the decision, or that cannot be read.
     Override,
-    /// The answer contained the value of a secret, or guesses of one, and was cut there.
+    /// The answer contained too many guesses of a secret, or a value that is easy to guess. It was cut there, or not
+    /// passed on at all.
     SecretShown,
 }
 
@@ -181,8 +185,9 @@ impl Failure {
 pub struct Ended {
     #[serde(flatten)]
     pub ending: Ending,
-    /// Bytes of bodies and tunnels, from the bay and to the bay.
+    /// Bytes of the request's body, or of the tunnel, from the bay.
     pub sent: u64,
+    /// Bytes of the answer's body as the origin sent it, or of the tunnel to the bay.
     pub received: u64,
     #[serde(skip)]
     pub took: Duration,
@@ -191,7 +196,8 @@ pub struct Ended {
 /// The daemon's side. Methods that are not `async` must not block: the gateway calls them while it serves packets.
 #[async_trait]
 pub trait Decider: Send + Sync + 'static {
-    /// Finds out who opened a connection. The gateway calls this once for each connection, before it reads anything.
+    /// Finds out who opened a connection. The gateway calls this once for each connection, except those to DNS,
+    /// before it reads anything.
     fn attribute(&self, peer: SocketAddr, local: SocketAddr) -> Known;
 
     /// The answer to a look-up of this name.
@@ -201,18 +207,21 @@ pub trait Decider: Send + Sync + 'static {
     /// this returns. `false` means that this failed and the bay must not get the address.
     fn looked_up(&self, peer: SocketAddr, name: &str, kind: &str, answer: LookUp, new: bool) -> bool;
 
-    /// How to serve a connection to this destination. The gateway asks before it reads anything.
+    /// How to serve a connection to this destination. The gateway asks before it reads anything of the connection,
+    /// and for a tunnel through the proxy also before it opens that.
     fn route(&self, host: &Host, port: u16) -> Route;
 
-    /// Decides on a request and records the decision. Nothing of the request has been sent yet. This may wait for a
-    /// person. If the bay disconnects meanwhile, the gateway drops the future and reports no end.
+    /// Decides on a request and records the decision. Nothing of the request has been sent yet. The exception is a push
+    /// over SSH, which is decided on twice: before the second decision its command has been sent, and none of its
+    /// changes. This may wait for a person. If the bay disconnects meanwhile, the gateway may drop the future, and then
+    /// reports no end.
     async fn decide(&self, caller: &Caller, request: &CanonicalRequest, sight: &mut Sight<'_>) -> Ruling;
 
     /// Decides once more on a request under way, after [`Gateway::policy_changed`](crate::Gateway::policy_changed).
     /// `id` belongs to the ruling that allowed the request.
     fn review(&self, id: &RecordId, request: &CanonicalRequest) -> Decision;
 
-    /// The current secrets of the bay. The gateway searches everything that the bay sends for their sentinels.
+    /// The current secrets of the bay. The gateway searches HTTP requests for their sentinels.
     fn secrets(&self) -> Arc<Secrets> {
         Arc::new(Secrets::none())
     }
@@ -231,7 +240,7 @@ pub trait Decider: Send + Sync + 'static {
         Err("there are no secrets here".to_owned())
     }
 
-    /// Records a refusal before a decision.
+    /// Records a refusal that is not a decision.
     async fn refused(&self, caller: &Caller, what: &Refused<'_>) -> RecordId;
 
     /// Records how a request ended. The gateway calls this exactly once for each ruling.

@@ -1,9 +1,11 @@
-//! The DNS server of a bay. It makes every answer itself; no question leaves the host.
+//! The DNS server of a bay. It makes its answers itself and forwards no question. A name is resolved only when the
+//! gateway connects to it for an allowed request.
 //!
-//! A and AAAA questions get the name's synthetic address. All other types get an empty answer: a bay does not need
-//! them, and tunnels use types such as TXT and NULL. HTTPS records are among them, so clients learn neither of HTTP/3
-//! nor of encrypted server names. A malformed question with an id gets an error. Floods are dropped before parsing.
-//! Questions beyond [`MAX_NEW_NAMES`](crate::limits::MAX_NEW_NAMES) new names within a minute are refused.
+//! For a name that the decider lets the bay look up, A and AAAA questions get the name's synthetic address. All other
+//! types get an empty answer: a bay does not need them, and tunnels use types such as TXT and NULL. HTTPS records are
+//! among them, so clients learn neither of HTTP/3 nor of encrypted server names. A malformed question gets an error if
+//! its header is complete, and no answer otherwise. Floods are dropped before parsing. Questions beyond
+//! [`MAX_NEW_NAMES`](crate::limits::MAX_NEW_NAMES) new names within a minute are refused.
 
 use std::future::Future;
 use std::io;
@@ -29,7 +31,7 @@ use crate::limits::{
 use crate::names::Names;
 use crate::stream::Io;
 
-/// The answer to a message, or `None` if it gets none. Its only side effects are those of the decider.
+/// The answer to a message, or `None` if it gets none. A new name that may be looked up gets its address in `names`.
 pub fn answer(
     question: &[u8],
     peer: SocketAddr,
@@ -181,7 +183,7 @@ impl DnsServer {
         }
     }
 
-    /// Questions and connections that were dropped because there were too many.
+    /// Questions and TCP connections that were dropped because there were too many.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
@@ -258,7 +260,7 @@ pub(crate) async fn serve_tcp(server: Arc<DnsServer>, listener: TcpListener) {
     }
 }
 
-/// Serves one connection. `None` if too many are open.
+/// Serves one connection over TCP. `None` if too many are open.
 pub(crate) fn begin<S: Io>(
     server: &Arc<DnsServer>,
     stream: S,

@@ -46,8 +46,7 @@ pub(crate) struct HttpConnection {
 
 type Answer = Response<AnswerBody>;
 
-/// How an answer is scrubbed: the patterns, their renewal, and the counters of guesses for the secrets that the
-/// request carried.
+/// How an answer is scrubbed. `carried` are the counters of guesses for the secrets that the request carried.
 struct Hiding {
     patterns: Arc<Patterns>,
     renewal: Renewal,
@@ -73,7 +72,7 @@ impl HttpConnection {
         Self { connection, sni, scheme }
     }
 
-    /// `Ok` is the origin's answer, `Err` the gateway's own.
+    /// `Err` is an answer of the gateway. `Ok` is the origin's, or the gateway's if that one cannot be passed on.
     async fn answer(&self, mut request: Request<Incoming>) -> Result<Answer, Answer> {
         let gateway = &self.connection.gateway;
         let (host, port) = (&self.connection.host, self.connection.port);
@@ -144,8 +143,7 @@ impl HttpConnection {
             }
         }
 
-        // This check precedes sending: an origin may answer without reading the body, before the scan of the body
-        // finds anything.
+        // An origin may answer before it has read the body, so the scan in transit could come too late.
         if let Some(mut watch) = secrets.watch(&canonical, self.tell_misuse())
             && !body.begins_well(&mut watch).await
         {
@@ -225,7 +223,7 @@ impl HttpConnection {
         answers::plain(StatusCode::FORBIDDEN, &id, &misuse.to_string())
     }
 
-    /// A callback that records a sentinel in a body as misuse.
+    /// A callback that has a sentinel in a body recorded as misuse.
     fn tell_misuse(&self) -> impl Fn(Misuse) + Send + Sync + 'static {
         let connection = self.clone();
         move |misuse| {
@@ -372,7 +370,7 @@ fn unread(progress: &Progress, why: &Unreadable) -> Answer {
     answers::failed(progress.id(), failure, &why.to_string())
 }
 
-/// Records an answer that was cut because it contained a secret's value or guesses of it.
+/// Records an answer that was cut because it contained too many guesses of a secret, or a value that is easy to guess.
 fn recorded(progress: &Progress, error: BodyError) -> BodyError {
     if matches!(error, BodyError::Coding(CodingError::Guessed | CodingError::Weak)) {
         progress.end_failed(Failure::SecretShown);
@@ -380,7 +378,8 @@ fn recorded(progress: &Progress, error: BodyError) -> BodyError {
     error
 }
 
-/// Adds the refs and options of a git push, which are at the beginning of the body, to the request.
+/// Adds the refs and options of a git push, which are at the beginning of the body, to the request. They stay unknown
+/// if the body is encoded or they do not arrive in time.
 async fn with_refs(canonical: CanonicalRequest, headers: &HeaderMap, body: &mut Source) -> CanonicalRequest {
     let encoded = headers.contains_key(CONTENT_ENCODING);
     if encoded || !canonical.is_push() {
@@ -393,7 +392,7 @@ async fn with_refs(canonical: CanonicalRequest, headers: &HeaderMap, body: &mut 
     }
 }
 
-/// Ends a request whose secret cannot be attached. It is not sent without the secret.
+/// Ends a request whose secret cannot be attached, or whose answer could not be scrubbed. It is not sent.
 fn without_secret(progress: &Progress, why: &str) -> Answer {
     progress.end_failed(Failure::Secret);
     answers::failed(progress.id(), Failure::Secret, why)
@@ -417,7 +416,7 @@ fn authorities(uri: &Uri, version: Version, headers: &HeaderMap) -> Vec<String> 
 struct Handshake<'a> {
     /// The value of `Sec-WebSocket-Accept` that the origin must send.
     accept: &'a str,
-    /// Whether the gateway offered extensions to the origin.
+    /// Whether the request to the origin offers the client's extensions.
     offered: bool,
     from_bay: OnUpgrade,
 }
@@ -473,7 +472,7 @@ impl Sending<'_> {
             match sent {
                 Ok(response) => return Ok((response, lease)),
                 Err(mut error) => match error.take_message() {
-                    // The origin had closed the kept connection; it received nothing of this request.
+                    // The kept connection closed before hyper wrote anything of this request to it.
                     Some(unsent) if lease.reused => {
                         let was_http2 = lease.is_http2();
                         lease = gateway.origins.lease(decision, self.canonical, may_be_http2, true).await?;
@@ -489,7 +488,7 @@ impl Sending<'_> {
         }
     }
 
-    /// The request to the origin, built only from the canonical form.
+    /// The request to the origin. Its method, target and host come from the canonical form.
     fn request(&self, outgoing: Outgoing, http2: bool) -> Result<Request<Metered>, DialError> {
         let http = self.canonical.http();
         let authority = self.canonical.authority();

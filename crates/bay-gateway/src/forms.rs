@@ -1,9 +1,9 @@
 //! Request bodies that servers parse as forms. A field in a form may ask for another method than the one in the
 //! decision.
 //!
-//! A form of up to [`MAX_LOOK_BYTES`](crate::limits::MAX_LOOK_BYTES) that arrives in time is read before anything is
-//! sent. A longer one is read in transit and cut before the value of such a field: servers do not act on an
-//! incomplete form.
+//! A form with a stated length of up to [`MAX_LOOK_BYTES`](crate::limits::MAX_LOOK_BYTES) that arrives in time is
+//! read before anything is sent. Any other form is read in transit, and cut at the piece that shows such a field.
+//! Servers are expected not to act on an incomplete form.
 
 use bay_policy::CanonicalRequest;
 use bay_policy::canonical::overrides::{FormOverride, FormScan};
@@ -18,7 +18,7 @@ pub(crate) const ENCODED_FORM: &str = "its body is a form with a Content-Encodin
 /// The scanner for a request's body, if the body is a form.
 ///
 /// # Errors
-/// The form is compressed and cannot be read.
+/// The form has a `Content-Encoding`, so it cannot be read.
 pub(crate) fn scan(
     request: &CanonicalRequest,
     headers: &HeaderMap,
@@ -29,7 +29,7 @@ pub(crate) fn scan(
     let plain = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
     match headers.get_all(CONTENT_ENCODING).iter().all(plain) {
         true => Ok(Some(scan)),
-        // No server decompresses a body without a content type.
+        // Such a body is not known to be a form, and servers are not expected to decompress it.
         false if types.is_empty() => Ok(None),
         false => Err(ENCODED_FORM),
     }

@@ -31,8 +31,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
 }
 
-/// The egress of one bay. Dropping it ends open tunnels. The caller ends everything else by dropping the `serve_…`
-/// futures.
+/// The egress of one bay. Dropping it ends open tunnels. The caller ends the bay's other connections by dropping the
+/// `serve_…` futures.
 pub struct Gateway {
     state: Arc<GatewayState>,
     dns: Arc<DnsServer>,
@@ -70,8 +70,8 @@ impl Gateway {
         Ok(Self { state: Arc::new(state), dns, updates })
     }
 
-    /// Serves connections that the bay made to any address. In the listener's namespace every address is local, so
-    /// the local address of an accepted connection is the destination that the bay chose.
+    /// Serves connections to other hosts, whatever their address is. In the listener's namespace every address is
+    /// local, so the local address of an accepted connection is the destination that the bay chose.
     pub fn serve_tcp(&self, listener: TcpListener) -> impl Future<Output = ()> + Send + 'static {
         listener::serve(self.state.clone(), listener, Listens::Destinations)
     }
@@ -100,6 +100,7 @@ impl Gateway {
         dns::serve_udp(self.dns.clone(), socket)
     }
 
+    /// Serves DNS over TCP.
     pub fn serve_dns_tcp(&self, listener: TcpListener) -> impl Future<Output = ()> + Send + 'static {
         dns::serve_tcp(self.dns.clone(), listener)
     }
@@ -110,19 +111,20 @@ impl Gateway {
         self.state.names.lock().unwrap_or_else(PoisonError::into_inner).saved()
     }
 
-    /// Has the decider review everything under way. What the policy no longer allows ends before its next byte.
+    /// Announces a change of the policy or the secrets. The decider reviews each request under way at its next byte,
+    /// and each tunnel and each request with a secret at once. What it no longer allows ends there.
     pub fn policy_changed(&self) {
         self.updates.announce();
     }
 
-    /// Closes each HTTP connection after its current answer, and waits for at most `within`. Tunnels and slower
-    /// answers go on until the caller drops them.
+    /// Closes each HTTP connection of the bay after its current answers, and waits for them for at most `within`.
+    /// Tunnels, SSH and slower answers go on until the caller drops them.
     pub async fn finish(&self, within: Duration) {
         self.state.ending.send_replace(true);
         timeout(within, self.state.ending.closed()).await.ok();
     }
 
-    /// DNS questions and connections that the gateway dropped because there were too many.
+    /// DNS questions and DNS connections that the gateway dropped without an answer because there were too many.
     #[must_use]
     pub fn dns_dropped(&self) -> u64 {
         self.dns.dropped()

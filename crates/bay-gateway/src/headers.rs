@@ -1,4 +1,4 @@
-//! Hop-by-hop headers, which are not passed on, and the WebSocket handshake.
+//! The headers of requests and answers on their way through the gateway, and the WebSocket handshake.
 
 use aws_lc_rs::digest;
 use base64::Engine;
@@ -33,7 +33,7 @@ fn words(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
     words.map(|word| word.trim().to_ascii_lowercase()).filter(|word| !word.is_empty()).collect()
 }
 
-/// Removes the headers that are not passed on, including those that `Connection` names.
+/// Removes the headers that are not passed on, including those that `Connection` names, except the length and the host.
 fn strip(headers: &mut HeaderMap) {
     for word in words(headers, &CONNECTION) {
         if let Ok(name) = HeaderName::try_from(word)
@@ -48,7 +48,8 @@ fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// The headers of a request for the origin, without `Host`.
+/// The headers of a request for the origin, without `Host`, without headers that describe previous hops, and before
+/// secrets are put in.
 pub(crate) fn for_origin(mut headers: HeaderMap) -> HeaderMap {
     let trailers = words(&headers, &TE).iter().any(|word| word == "trailers");
     strip(&mut headers);
@@ -58,7 +59,7 @@ pub(crate) fn for_origin(mut headers: HeaderMap) -> HeaderMap {
         headers.remove(name);
     }
     headers.remove(HOST);
-    // The gateway sends `100 Continue` itself when the origin begins to read.
+    // The gateway sends `100 Continue` itself when it begins to read the body.
     headers.remove(EXPECT);
     // The trailers of a request are dropped, so they are not announced either.
     headers.remove(TRAILER);

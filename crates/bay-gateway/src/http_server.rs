@@ -60,7 +60,8 @@ pub(crate) fn http1_server(gateway: &GatewayState) -> http1::Builder {
     builder
 }
 
-/// Records a request that hyper could not parse. hyper has already answered it with 400 or 431.
+/// Records an HTTP/1.1 request that hyper could not parse. hyper has already answered most of them, with 400, 414 or
+/// 431.
 async fn record_parse_error(site: &HttpConnection, served: Result<(), hyper::Error>) {
     if let Err(error) = served
         && error.is_parse()

@@ -7,10 +7,10 @@
 //! [`Upstream`].
 //!
 //! ```text
-//!  bay ─ DNS ──► dns ──► names: one permanent synthetic address for each name; no question leaves the host
+//!  bay ─ DNS ──► dns ──► names: a permanent synthetic address for each name; no question is forwarded
 //!
 //!  bay ─ TCP ──► connection: address → name ── Decider::route
-//!                  ├─ inspect ─ TLS (certificate by the bay's own authority) or plain ─ HTTP/1.1, HTTP/2
+//!                  ├─ inspect ─ TLS (certificate by the bay's authority) or plain ─ HTTP/1.1, HTTP/2 (SSH: as git-ssh)
 //!                  │              └─► exchange: one request ── Decider::decide ──► origin
 //!                  ├─ passthrough ─ ClientHello: name = SNI ── Decider::decide ──► tunnel
 //!                  ├─ host-itself ─ HTTP/1: as inspect; anything else: as tcp ─► the host's loopback, one port
@@ -18,39 +18,41 @@
 //!                  │              └─► ssh: git's service ── Decider::decide ──► origin, with the operator's key
 //!                  ├─ tcp ──────────────────────────────────── Decider::decide ──► tunnel
 //!                  │    └─ a database whose password is a secret ─ secrets::login ──► postgres: the login, then tunnel
-//!                  └─ refuse ─ answered with a reason if the client speaks TLS or HTTP, closed otherwise
+//!                  └─ refuse ─ answered with a reason if the client speaks TLS, HTTP or SSH, closed otherwise
 //!  bay ─ proxy ► CONNECT: `connection` to the named host; an absolute URL: `exchange`
 //! ```
 //!
-//! The checks on a request, in this order. If one fails, the gateway answers, records the refusal, and stops:
+//! The checks on an HTTP request, in this order. If one fails, the gateway stops. It answers and records as the table
+//! says:
 //!
 //! | step | if it fails |
 //! |---|---|
 //! | fewer than the maximum of connections are open | closed, recorded |
-//! | fewer than the maximum of requests are under way | 503, recorded |
 //! | the address has a name, or is itself the destination | closed, recorded |
-//! | the client speaks TLS or HTTP, within limits of size and time | 400 or 431 if HTTP was begun; closed, recorded |
+//! | the client speaks TLS or HTTP, within limits of size and time | closed, recorded (if HTTP was begun, 400, 414 or 431; a head that is too slow is not recorded) |
+//! | fewer than the maximum of requests are under way | 503, recorded |
 //! | one length, one `Host`; the only upgrade is a complete WebSocket handshake | 400, 403 |
 //! | name of the address = SNI = `Host` = `:authority`, and the request has a canonical form ([`bay_policy::canonicalise`]) | 403 |
-//! | no sentinel is misplaced, and no foreign credential goes to a host that a secret is for ([`secrets`]) | 403 |
+//! | no sentinel is misplaced, and no foreign credential goes to a host whose secrets are managed ([`secrets`]) | 403 |
 //! | [`Decider::decide`] allows the request and has recorded it; it may wait for a person | 403 with the explanation; 503 with `Retry-After` if nobody has answered |
-//! | a short body, or the part of a longer one that has arrived, contains no sentinel ([`secrets`]) | 403 |
+//! | a short body, or the part of a longer one that has arrived, contains no sentinel ([`secrets`]), and no form field that asks for another method | 403 |
 //! | the values of the secrets are available, and the record of their use is on disk ([`Decider::attach`]) | 503 |
+//! | the name resolves, unless a kept connection is used | 502, 504 |
 //! | the address of the new or kept connection is permitted ([`bay_policy::check_address`]) | 403 |
-//! | the name resolves, the connection opens, and TLS has a verified certificate | 502, 504 |
+//! | the connection opens, and TLS has a verified certificate | 502, 504 |
 //! | the head of the answer arrives within limits of size and time | 502, 504 |
 //! | the bodies keep moving, and the policy still allows the request | the stream is cut, recorded |
 //!
-//! The gateway builds what it sends from the canonical request and from parsed headers, never from the bay's bytes.
-//! So no two parsers can read the request differently. It passes bodies on frame by frame and does not follow
-//! redirects. It removes `Alt-Svc` and hop-by-hop headers. It passes a WebSocket on only after the origin has proved
-//! that it took part in the handshake.
+//! The gateway builds the head of the request that it sends from the canonical request and from parsed headers. It
+//! does not copy the bytes of the bay's own head, so the origin cannot read another request in them. It passes bodies
+//! on as they arrive and does not follow redirects. It removes `Alt-Svc` and hop-by-hop headers. It passes a
+//! WebSocket on only after the origin has proved that it took part in the handshake.
 //!
-//! An answer to a request that carried a secret shows no value of that secret. Answers of every host that a secret is
-//! for are scrubbed too ([`scrub`]).
+//! The HTTP answers of a host that a secret is for are scrubbed of its value, and so is what plain `tcp` connections
+//! to that host return. [`scrub`] says what is found and what is not.
 //!
 //! The gateway reports the end of every ruling exactly once ([`Decider::ended`]), also if the bay disconnects
-//! halfway. [`limits`] bounds all memory.
+//! halfway. [`limits`] bounds what a bay can make the gateway hold in memory.
 #![forbid(unsafe_code)]
 
 mod answers;

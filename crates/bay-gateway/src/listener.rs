@@ -26,9 +26,9 @@ const ACCEPT_REST: Duration = Duration::from_millis(20);
 /// Which connections a listener accepts.
 #[derive(Debug)]
 pub(crate) enum Listens {
-    /// Connections to other hosts.
+    /// All connections count as connections to other hosts.
     Destinations,
-    /// Connections to the proxy.
+    /// All connections count as connections to the proxy.
     Proxy,
     /// All connections of the bay: to other hosts, to the proxy, and to DNS.
     All { own: Own, dns: Arc<DnsServer> },
@@ -112,7 +112,8 @@ pub(crate) async fn serve(gateway: Arc<GatewayState>, arrivals: impl Arrivals, l
     }
 }
 
-/// Attributes a connection and takes its permit. If too many are open, the connection is closed and recorded.
+/// Prepares the service of a connection. Unless it goes to DNS, the decider attributes it and it takes a permit. If too
+/// many are open, the connection is closed, and recorded unless it goes to DNS.
 fn begin<S: Io>(
     gateway: &Arc<GatewayState>,
     arrival: Arrival<S>,

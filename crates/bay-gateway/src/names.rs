@@ -1,8 +1,8 @@
-//! One synthetic address for each name, for the life of a bay.
+//! One synthetic IPv4 address and one IPv6 address for each name, for the life of a bay.
 //!
-//! A name's number is its position in a list. Its addresses are the first address of each pool plus that number.
-//! Names are never removed, so an address that a process cached always means the same name, also in a fork or after a
-//! restart of the daemon. The list of names is all that must be stored.
+//! A name's number is its position in a list, from 1. Its addresses are the first address of each pool plus that
+//! number. Names are never removed, so an address that a process cached keeps its name, also in a fork or after a
+//! restart of the daemon. For that, only the pools and the list of names must be stored.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -109,7 +109,8 @@ impl Names {
         SavedNames { pools: self.pools, names: self.names.iter().map(|name| name.to_string()).collect() }
     }
 
-    /// The number of names that fit. The smaller pool limits it, without its first and last address.
+    /// The number of names that fit: [`MAX_NAMES`], or fewer if the smaller pool has fewer addresses without its first
+    /// and its last.
     fn capacity(&self) -> usize {
         let v4 = 1u64 << (32 - self.pools.v4.prefix_len());
         let v6 = 1u64 << (128 - self.pools.v6.prefix_len()).min(62);
@@ -137,7 +138,7 @@ impl Names {
         may
     }
 
-    /// The number of a canonical name, and whether it is new. `None` if all addresses are taken.
+    /// The number of a canonical name, which a new name gets now, and whether it is new. `None` if no new name fits.
     pub(crate) fn number(&mut self, name: &str) -> Option<(u32, bool)> {
         if let Some(number) = self.numbers.get(name) {
             return Some((*number, false));

@@ -1,6 +1,7 @@
-//! Connections to origins. Each is opened for an allowed request and kept for the next one to the same place.
+//! Connections to origins. Each is opened for an allowed request. An HTTP connection may be kept for later requests to
+//! the same place.
 //!
-//! A kept connection has an address. The next request may use it only if its own decision permits that address.
+//! A kept connection has an address. A later request may use it only if its own decision permits that address.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,14 +31,14 @@ use crate::limits::{
 use crate::stream::{Gathering, Io};
 use crate::upstream::{self, DialError, Dialled, Upstream, own_addresses, own_words, seconds};
 
-/// Interval of pings on an HTTP/2 connection to an origin.
+/// Interval of pings on an HTTP/2 connection to an origin, while it has requests under way.
 const PING_EVERY: Duration = Duration::from_secs(30);
 /// Timeout of a ping.
 const PING_WITHIN: Duration = Duration::from_secs(20);
 /// How long a connection may take to be ready for its next request.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
-/// The destination and the protocol of a connection.
+/// The destination of a connection, and the protocols that its request may use.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     host: Host,
@@ -81,7 +82,7 @@ impl fmt::Debug for Origins {
     }
 }
 
-/// A connection in use. Unless it is given back, it closes after its request.
+/// A connection in use. An HTTP/1.1 connection that is not given back closes after its request.
 pub(crate) struct Lease {
     key: Key,
     sender: Sender,
@@ -160,7 +161,7 @@ impl Origins {
         }
     }
 
-    /// Closes connections that were unused for too long.
+    /// Forgets kept connections that were not used for too long or that have ended.
     pub(crate) fn forget_old(&self) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|_, kept| {

@@ -1,4 +1,5 @@
-//! The policy of the bay as the gateway sees it: the decider, and a version that counts its changes.
+//! The policy of the bay as the gateway sees it: the decider, and a version that counts the announced changes of the
+//! policy and the secrets.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The progress of one recorded request: counts its bytes, and reports its end once.
+//! The progress under one ruling: counts the bytes of the request or tunnel, and reports its end once.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
@@ -12,7 +12,7 @@ use crate::decider::{Ended, Ending, Failure, RecordId};
 use crate::policy::Policy;
 
 /// The two bodies of a request, or the two directions of a tunnel, share this value. If the last of them is dropped
-/// without reporting an end, the bay has disconnected.
+/// without reporting an end, that is reported as abandoned: the bay has disconnected, or the gateway has ended.
 pub(crate) struct Progress {
     policy: Arc<Policy>,
     id: RecordId,
@@ -86,7 +86,7 @@ impl Progress {
         self.moved_ms.store(now, Relaxed);
     }
 
-    /// The time since bytes last moved.
+    /// The time since bytes last moved, or since the decision.
     pub(crate) fn idle(&self) -> Duration {
         self.begun.elapsed().saturating_sub(Duration::from_millis(self.moved_ms.load(Relaxed)))
     }

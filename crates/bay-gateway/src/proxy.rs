@@ -1,4 +1,4 @@
-//! The explicit proxy. The requests in it are served by the same code as transparent connections.
+//! The explicit proxy. It checks which host a client names. The code for transparent connections does the rest.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -78,7 +78,8 @@ impl Proxy {
         }
     }
 
-    /// Opens a tunnel to the gateway itself. The connection inside is served like any other.
+    /// Opens a tunnel to the gateway itself, unless the policy can allow nothing at that host and port. The connection
+    /// inside is served like one that the bay made to the host directly.
     async fn connect(&self, mut request: Request<Incoming>) -> Response<AnswerBody> {
         let authority = request.uri().authority().map(ToString::to_string).unwrap_or_default();
         let (host, port) = match self.destination(&authority) {

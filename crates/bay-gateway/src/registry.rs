@@ -1,7 +1,7 @@
 //! Refusals that clients of container registries can show.
 //!
 //! Docker, containerd and the like print the `errors` of a registry's own answers. For any other body they print that it
-//! cannot be parsed. So a refusal for such a client has this list too, beside what every client gets.
+//! cannot be parsed. So the gateway's own answers to such a client, refusals and failures, have this list too.
 
 use http::header::{ACCEPT, CONTENT_LENGTH, USER_AGENT};
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -29,14 +29,15 @@ const CLIENTS: &[&str] = &[
 ];
 /// Where a registry has its interface.
 const INTERFACE: &str = "/v2";
-/// Media types that only registries have.
+/// How the media types of registries begin.
 const MEDIA_TYPES: &[&str] = &["application/vnd.docker.", "application/vnd.oci."];
 /// For `DENIED`, Docker says that the repository may not exist or needs a login. That would send the reader the wrong way.
 const REFUSED: &str = "UNSUPPORTED";
-/// The client may try again.
+/// The code for answers with status 502, 503 or 504: the client may try again.
 const LATER: &str = "UNAVAILABLE";
 
-/// Whether the client of a request shows errors of registries.
+/// Whether the client of a request is taken to show errors of registries: by its name, or by a path and media types
+/// that registries have.
 pub(crate) fn is_client<B>(request: &Request<B>) -> bool {
     let headers = request.headers();
     let known = text(headers, &USER_AGENT).is_some_and(|agent| {

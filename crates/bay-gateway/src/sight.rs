@@ -1,11 +1,11 @@
-//! The parts of a request beside its canonical form that a decider can read.
+//! The parts of a request beside its canonical form that a decider can read before it decides.
 
 use async_trait::async_trait;
 use http::HeaderMap;
 use http::header::USER_AGENT;
 
-/// The headers of a request and the beginning of its body, or the beginning of a push. The gateway reads the body
-/// ahead only if the decider asks for it, and still sends all of it.
+/// The headers of a request and the beginning of its body, the beginning of a push over SSH, or the user and the
+/// database of a login. The bytes that [`Sight::beginning`] reads ahead are not lost: they are sent if the request is.
 pub struct Sight<'a> {
     what: What<'a>,
     secrets: Vec<String>,
@@ -18,21 +18,21 @@ enum What<'a> {
     Push(&'a mut dyn ReadAhead),
 }
 
-/// Input whose beginning can be read before the decision. The bytes stay in the input and are sent later.
+/// Input whose beginning can be read before the decision. The bytes stay in the input.
 #[async_trait]
 pub(crate) trait ReadAhead: Send + Sync {
     /// Waits for the beginning, within limits of size and time.
     async fn beginning(&mut self) -> Beginning;
 }
 
-/// The beginning of a body.
+/// The beginning of a body or of a push.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Beginning {
     /// At most [`MAX_LOOK_BYTES`](crate::limits::MAX_LOOK_BYTES).
     pub bytes: Vec<u8>,
-    /// Whether these bytes are the whole body.
+    /// Whether these bytes are known to be the whole body.
     pub whole: bool,
-    /// The length of the whole body, if the client gave it.
+    /// The length of the whole body, if the client gave it or all of it has arrived.
     pub length: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Sight<'a> {
         Self { what: What::Request(headers, body), secrets, login: None }
     }
 
-    /// The view of a tunnel, which has nothing to read.
+    /// The view of something that has nothing to read ahead: a tunnel, or a command over SSH.
     #[must_use]
     pub fn nothing() -> Self {
         Self { what: What::Nothing, secrets: Vec::new(), login: None }
@@ -70,7 +70,7 @@ impl<'a> Sight<'a> {
         Self { what: What::Push(push), secrets: Vec::new(), login: None }
     }
 
-    /// The headers as the origin will get them, without `Host`.
+    /// The headers for the origin, before the gateway adds `Host` and the values of secrets.
     #[must_use]
     pub fn headers(&self) -> Option<&HeaderMap> {
         match &self.what {
@@ -91,7 +91,7 @@ impl<'a> Sight<'a> {
         self.headers()?.get(USER_AGENT)?.to_str().ok()
     }
 
-    /// The beginning of the body. Waits for it, within limits of size and time.
+    /// The beginning of the body or the push. Waits for it, within limits of size and time. Empty if there is neither.
     pub async fn beginning(&mut self) -> Beginning {
         match &mut self.what {
             What::Nothing => Beginning::default(),

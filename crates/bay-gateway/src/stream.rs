@@ -1,4 +1,4 @@
-//! Byte streams of a bay's connections, and readers that wrap them.
+//! Byte streams of connections, and wrappers that read ahead or in larger pieces.
 
 use std::io;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-/// A byte stream of a bay's connection, on any transport.
+/// The byte stream of a connection, on any transport.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Io for T {}
 
@@ -92,8 +92,8 @@ impl AsyncWrite for Prefixed {
     }
 }
 
-/// Returns all available bytes in one read. TLS returns one record per read, and each read costs two task switches
-/// and a packet.
+/// Returns all available bytes that fit in one read. TLS returns one record per read, and each read costs two task
+/// switches and a packet.
 pub(crate) struct Gathering<S> {
     inner: S,
     /// The error that followed the last bytes.

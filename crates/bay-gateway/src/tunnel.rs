@@ -1,4 +1,5 @@
-//! Tunnels: bytes that are passed on without parsing, for raw TCP, TLS passthrough and WebSockets.
+//! Tunnels: bytes that are passed on without parsing, for raw TCP, TLS passthrough, WebSockets and, after the login,
+//! PostgreSQL. Bytes to the bay can be scrubbed on the way.
 
 use std::io;
 use std::sync::Arc;
@@ -18,8 +19,8 @@ const BUFFER_BYTES: usize = 32 * 1024;
 /// The longest interval between checks for an idle tunnel.
 const LONGEST_LOOK: Duration = Duration::from_secs(30);
 
-/// Passes bytes on in both directions until both have ended, the tunnel is idle for too long, or the policy revokes
-/// it.
+/// Passes bytes on in both directions until both have ended, one of them fails, the tunnel is idle for too long, the
+/// policy revokes it, or the gateway is dropped.
 pub(crate) async fn run(
     bay: impl Io,
     origin: impl Io,
@@ -44,7 +45,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Waits until the tunnel is idle for too long. `None` if the policy revokes it.
+/// Waits until the tunnel is idle for too long. `None` if the policy revokes it or the gateway is dropped.
 pub(crate) async fn watch(
     progress: &Progress,
     idle: Duration,
@@ -76,7 +77,8 @@ async fn pump(
 ) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        // The scrubber holds bytes back that may begin a value. It releases them when no more bytes are available.
+        // The scrubber holds the last bytes back. When no more are available, it releases them, except for the probable
+        // beginning of a value.
         let length = match &mut scrub {
             None => reader.read(&mut buffer).await?,
             Some(stream) => tokio::select! {
@@ -118,7 +120,7 @@ async fn pump(
     }
 }
 
-/// Ends a connection that contained the value of a secret, or guesses of one, too often.
+/// Ends a connection that returned guesses of a secret's value too often, or a value that is easy to guess.
 fn shown(stream: &Stream, progress: &Progress) -> io::Result<()> {
     match stream.stopped() {
         None => Ok(()),

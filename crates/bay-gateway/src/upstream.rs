@@ -1,6 +1,7 @@
 //! Resolves the names of origins, checks the addresses, and connects.
 //!
-//! The name of the host itself ([`is_host_itself`]) always leads to the host's loopback. Each other name is resolved once, and each address is checked against the decision. The gateway then connects to the
+//! The name of the host itself ([`is_host_itself`]) always leads to the host's loopback. Any other name is resolved
+//! once for each new connection, and each address is checked against the decision. The gateway then connects to a
 //! checked address, never to the name.
 
 use std::io;
@@ -19,7 +20,8 @@ use crate::body::BodyError;
 use crate::decider::Failure;
 use crate::limits::{MAX_ADDRESSES, Timeouts};
 
-/// Resolves names and opens connections. [`SystemUpstream`] is the real implementation; tests have another.
+/// Resolves names and opens connections. The daemon has an implementation with the operator's settings, and tests have
+/// another. [`SystemUpstream`] is the plain one.
 #[async_trait]
 pub trait Upstream: Send + Sync + 'static {
     async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>>;
@@ -50,7 +52,7 @@ impl std::fmt::Debug for SshLogin {
     }
 }
 
-/// The resolver and the network of the host.
+/// The resolver and the network of the host, without SSH keys.
 #[derive(Debug, Clone, Default)]
 pub struct SystemUpstream {
     /// See [`Upstream::own_addresses`]. The caller reads them from the kernel.
@@ -168,8 +170,9 @@ pub(crate) async fn dial(
     Err(refused.map_or(last, DialError::Address))
 }
 
-/// Describes why a connection to an origin failed, without quoting the origin. Errors of HTTP/2 and TLS contain text
-/// of the origin, which may include the value of a secret, and the gateway's own answers are not scrubbed.
+/// Describes why a connection to an origin failed, in texts of the gateway that do not quote the origin. Errors of
+/// HTTP/2 and TLS contain text of the origin, which may include the value of a secret, and the gateway's own answers
+/// are not scrubbed.
 pub(crate) fn own_words(error: &(dyn std::error::Error + 'static)) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut next = Some(error);

@@ -1,5 +1,5 @@
 //! Exported events. A bundle is lines of JSON: a header with a signed head and the proof that the events belong to
-//! it, then the events. A verifier needs only the public key, one pass, and constant memory.
+//! it, then the events. A verifier needs only the public key and one pass, and keeps no event in memory.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,3 +1,5 @@
+//! One event as it is stored, and the bytes of it that are hashed.
+
 use serde::{Deserialize, Serialize};
 
 use crate::hash::{Hash, leaf_hash};
@@ -23,19 +25,20 @@ pub struct EventRecord {
 }
 
 impl EventRecord {
-    /// The hash of its contents. Each part is preceded by its length as a big-endian `u64`, so that parts cannot be
-    /// confused.
+    /// The hash of its contents, computed anew. [`Self::hash`] is the one that was stored.
     #[must_use]
     pub fn leaf(&self) -> Hash {
         Self::leaf_of(self.seq, &self.at, &self.bay, &self.kind, &self.body)
     }
 
+    /// The hash of an event with these contents, as [`Self::leaf`].
     #[must_use]
     pub fn leaf_of(seq: u64, at: &str, bay: &str, kind: &str, body: &str) -> Hash {
         leaf_hash(&Self::canonical(seq, at, bay, kind, body))
     }
 
-    /// `"workbay event 1"`, number (8 bytes), time, bay (empty for none), kind, body.
+    /// The bytes that are hashed: `"workbay event 1"`, number (8 bytes), time, bay (empty for none), kind, body. Each
+    /// part is preceded by its length as a big-endian `u64`, so that parts cannot be confused.
     #[must_use]
     pub fn canonical(seq: u64, at: &str, bay: &str, kind: &str, body: &str) -> Vec<u8> {
         let number = seq.to_be_bytes();

@@ -1,3 +1,5 @@
+//! SHA-256 hashes, and those of the tree's leaves and inner nodes.
+
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -69,19 +71,24 @@ impl Serialize for Hash {
 impl<'de> Deserialize<'de> for Hash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("a hash is 64 hexadecimal digits"))
+        Self::parse(&text)
+            .ok_or_else(|| serde::de::Error::custom("a hash is 64 hexadecimal digits in lower case"))
     }
 }
 
-/// Prefixes that keep leaves and nodes apart: no event can be presented as a node, or a node as an event.
+/// What is hashed before the bytes of a leaf. It differs from [`NODE`], so that no event can be presented as a node,
+/// or a node as an event.
 const LEAF: [u8; 1] = [0];
+/// What is hashed before the two hashes of a node.
 const NODE: [u8; 1] = [1];
 
+/// The hash of a leaf, from the bytes of its event.
 #[must_use]
 pub fn leaf_hash(bytes: &[u8]) -> Hash {
     Hash(Sha256::new().chain_update(LEAF).chain_update(bytes).finalize().into())
 }
 
+/// The hash of an inner node, from those of its two children.
 #[must_use]
 pub fn node_hash(left: &Hash, right: &Hash) -> Hash {
     Hash(Sha256::new().chain_update(NODE).chain_update(left.0).chain_update(right.0).finalize().into())

@@ -8,12 +8,12 @@
 //!            ╱      ╲                                                without another root; two heads of one log are either
 //!         node      node     frontier: the roots of the full         one a continuation of the other, or a fork that both
 //!        ╱    ╲    ╱    ╲    subtrees, at most one per level;        signatures prove.
-//!       e1    e2  e3    e4   an append touches nothing else
+//!       e1    e2  e3    e4   an append needs nothing else
 //! ```
 //!
-//! Heads are notes in the checkpoint format of C2SP (`tlog-checkpoint`), and keys are its `vkey` lines, so that
-//! other verifiers can read them. All parsed input may come from an attacker: sizes are bounded, nothing panics,
-//! and every check uses the decoded bytes, never a line's claim about itself.
+//! Heads are notes in the checkpoint format of C2SP (`tlog-checkpoint`), and keys are its `vkey` lines, so that other
+//! verifiers can read them. All parsed input may come from an attacker: its sizes are bounded, it must not cause a
+//! panic, and the hashes that decide are computed from the decoded bytes.
 #![forbid(unsafe_code)]
 
 mod bundle;

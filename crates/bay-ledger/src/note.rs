@@ -6,7 +6,7 @@
 //! pN0m…=                                        root
 //! time 2026-01-02T03:04:05Z
 //!
-//! — workbay/0a1b2c3d4e5f6071 7RcZ…=             signer, first bytes of the key's hash, signature
+//! — workbay/0a1b2c3d4e5f6071 7RcZ…=             signer, id of the key and signature
 //! ```
 
 use std::fmt;

@@ -1,4 +1,5 @@
-//! Classes of addresses. An address that is not public is refused unless a rule names it, whatever name resolved to it.
+//! Classes of addresses. An address that is not public is refused unless rules name it, whatever name resolved to it.
+//! The one exception is the loopback under the name of the host itself.
 //!
 //! The gateway calls [`check_address`](crate::check_address) with exactly the address that it is about to connect to. A
 //! name that resolved to a public address a moment ago may resolve to one of the host's own services now.
@@ -92,10 +93,10 @@ const LOCAL_SUFFIXES: &[&str] =
 #[serde(rename_all = "kebab-case")]
 pub enum NameClass {
     Ordinary,
-    /// Names of the host or the local network. A rule matches one if it names it or a suffix of it; `*` never matches
-    /// one.
+    /// Names of the host or the local network. An allow or an ask matches one if it names it or a suffix of it, and not
+    /// by `*`. A deny also matches by `*`.
     Local,
-    /// Names of metadata services. Only a rule that names one matches it.
+    /// Names of metadata services. An allow or an ask must name one in full. A deny also matches by a suffix or `*`.
     Metadata,
 }
 
@@ -185,7 +186,7 @@ fn classify_v6(address: Ipv6Addr) -> AddressClass {
 pub fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match address.segments() {
-        // Mapped, translated (SIIT) and compatible. The match above has already returned for `::` and `::1`.
+        // Mapped, translated (SIIT) and compatible. `::` and `::1` match too: `classify_v6` has classified them before.
         [0, 0, 0, 0, 0, 0xffff, high, low]
         | [0, 0, 0, 0, 0xffff, 0, high, low]
         | [0, 0, 0, 0, 0, 0, high, low] => Some(v4(high, low)),
@@ -200,8 +201,9 @@ pub fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// Whether a network that a rule names also covers this address. A rule must name a metadata address by itself. Any
-/// other special address needs a network that lies wholly in special space: `0.0.0.0/0` covers no private address.
+/// Whether a network that a rule names also covers this address. A rule must name a metadata address, or an address of
+/// the host, by itself. Any other special address needs a network that lies wholly in one block of special addresses:
+/// `0.0.0.0/0` covers no private address.
 #[must_use]
 pub fn named_by(network: &IpNet, address: IpAddr, class: AddressClass) -> bool {
     if !network.contains(&address) {

@@ -170,7 +170,8 @@ impl CompiledPolicy {
         policy
     }
 
-    /// Opens ports of the host's loopback to the bay, under the name [`HOST_NAME`]. No rule can do that.
+    /// Opens ports of the host's loopback to the bay, under the name [`HOST_NAME`]. No rule can do that under this
+    /// name.
     #[must_use]
     pub fn reaching(mut self, ports: &[u16]) -> Self {
         self.reach = ports.to_vec();
@@ -183,7 +184,7 @@ impl CompiledPolicy {
         &self.reach
     }
 
-    /// Whether ports of the bay may be reached from outside: every layer that has this setting must allow it.
+    /// Whether ports of the bay may be reached from outside: no layer may deny it.
     #[must_use]
     pub fn ingress(&self) -> bool {
         self.layers.iter().all(|layer| layer.source.ingress.unwrap_or(true))

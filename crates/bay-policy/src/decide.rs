@@ -1,9 +1,11 @@
 //! Decisions.
 //!
-//! Within a layer a deny beats everything. An allow beats an ask only if it is narrower in every respect: the ask must
-//! match everything that the allow matches, and more. Otherwise the request is asked about. Between layers the most
-//! restrictive outcome wins, so a layer can narrow what the layers before it allow, and never widen it. If a path can
-//! be divided in two ways, both are decided on, and again the most restrictive outcome wins.
+//! Within a layer a deny beats everything. An allow beats an ask only if it is narrower in every respect: the ask
+//! must match everything that the allow matches, and more. Otherwise the request is asked about. Between layers the
+//! most restrictive outcome wins, so each layer can narrow what the others allow, and never widen it. If a path can
+//! be divided in two ways, both are decided on, and again the most restrictive outcome wins. A grant in the bay's
+//! layer can turn an ask, or a missing rule below the host's layer, into an allow ([`Grant`](crate::rule::Grant)).
+//! The host itself has decisions of its own (`decide/host_itself.rs`).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -44,13 +46,14 @@ pub enum Cause {
     Rule { rule: RuleRef },
     /// An allow and an ask of one layer. Neither is narrower than the other.
     Tie { rule: RuleRef, allow: RuleRef },
-    /// A grant, which answered an ask or replaced a missing rule.
+    /// A grant or an approval, which answered an ask, or a grant that replaced a missing rule.
     Grant { grant: RuleRef },
     /// No rule of this layer matches the request.
     NoRule { layer: Layer, file: String },
-    /// There is no policy at all.
+    /// There is no policy, or each of its layers leaves the request to the others.
     NoPolicy,
-    /// The host itself is meant, and no operator opened this port of it to the bay.
+    /// The host itself is meant, and no operator opened this port of it to the bay. Also git over SSH to the host
+    /// itself.
     NotReached { port: u16 },
 }
 
@@ -58,7 +61,7 @@ pub enum Cause {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LayerVerdict {
     pub layer: Layer,
-    /// `None` if this layer leaves the decision to the layers before it.
+    /// `None` if this layer leaves the decision to the other layers.
     pub outcome: Option<Outcome>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<RuleRef>,
@@ -292,15 +295,15 @@ pub enum Route {
     Inspect,
     /// Forward bytes, if the decision allows it.
     Tcp { decision: Decision },
-    /// Forward TLS without decrypting it, if the decision allows it and the SNI is the name.
+    /// Forward TLS without decrypting it, if the SNI is the name and the decision allows it.
     Passthrough { decision: Decision },
     /// A service of the host: read HTTP/1 and decide on each request; forward the bytes of every other protocol, if the
     /// decision allows it.
     HostItself { decision: Decision },
     /// Answer as an SSH server, and decide on each git command.
     GitSsh,
-    /// Nothing on this connection can be allowed. If the protocol permits an answer, the gateway still reads the
-    /// request and answers it.
+    /// Nothing on this connection can be allowed. If the client speaks a protocol in which the gateway can give the
+    /// reason, the gateway still reads the request and answers it.
     Refuse { decision: Decision },
 }
 
@@ -422,8 +425,8 @@ pub struct AddressRefusal {
 }
 
 /// Whether the gateway may connect to this address for an allowed request. The address is the very one that it dials.
-/// `own` are the addresses of the host. A public address may be dialled. Any other address must be named by every rule
-/// that the decision rests on.
+/// `own` are the addresses of the host. A public address that is not one of them may be dialled. Any other address must
+/// be named by every rule that the decision rests on. The name of the host itself leads to [`HOST_LOOPBACK`] only.
 pub fn check_address(
     decision: &Decision,
     request: &CanonicalRequest,
@@ -440,7 +443,7 @@ pub fn check_address(
     {
         return refuse("connect to the address that was asked for".to_owned());
     }
-    // The decision rests on the operator's word on this port, not on addresses that rules name.
+    // The operator opened this port. No rule has to name the address.
     if is_host_itself(request.host()) {
         return if address == HOST_LOOPBACK {
             Ok(())

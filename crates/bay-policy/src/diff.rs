@@ -60,7 +60,7 @@ impl PolicyDiff {
     }
 }
 
-/// Compares two policies. The file and line of a rule make no difference.
+/// Compares two policies. The file and line of a rule make no difference, nor does its id if all else is the same.
 #[must_use]
 pub fn diff(before: &CompiledPolicy, after: &CompiledPolicy, now: Timestamp) -> PolicyDiff {
     // The content of a rule without its id.

@@ -1,4 +1,4 @@
-//! Rules on commands in a bay: which need an approval, and which are refused.
+//! Rules on commands in a bay: which need an approval, and which are refused. All others run.
 //!
 //! They match the commands that the daemon is asked to start, not the processes that those start in turn: a shell can
 //! run anything. What a command may send is decided when it is sent.
@@ -27,7 +27,8 @@ pub struct ExecRule {
 }
 
 impl ExecRule {
-    /// Whether the rule matches the command. A program is compared by its file name, wherever it lies.
+    /// Whether the rule matches the command. If the pattern of the program has no slash, the program may also match
+    /// by its file name alone, wherever it lies.
     #[must_use]
     pub fn matches(&self, argv: &[String]) -> bool {
         let (words, open) = match self.argv.split_last() {
@@ -43,7 +44,8 @@ impl ExecRule {
     }
 }
 
-/// Whether a word matches a pattern with stars. Linear in both: only the last star is ever extended.
+/// Whether a word matches a pattern with stars. Only the last star is ever extended, so the time grows at most with the
+/// product of both lengths.
 fn fits(pattern: &str, word: &str) -> bool {
     let (pattern, word) = (pattern.as_bytes(), word.as_bytes());
     let (mut at, mut of, mut star) = (0, 0, None);

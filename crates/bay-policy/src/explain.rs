@@ -15,7 +15,7 @@ use crate::preset::Preset;
 use crate::rule::{Kind, Layer, Matcher, Origin, Outcome, Rule};
 use crate::write::rule_to_toml;
 
-/// Most rules of one layer that are reported as near misses.
+/// Most near misses that are reported, times the number of layers. Also most paths or branches that one of them lists.
 pub const MAX_NEAR_MISSES: usize = 3;
 
 /// An explanation of a decision. Agents and people see it as JSON.
@@ -28,9 +28,9 @@ pub struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<RuleHead>,
     pub layers: Vec<LayerVerdict>,
-    /// All the steps that would together allow the request.
+    /// The known steps that would together allow the request.
     pub would_allow: Vec<Remedy>,
-    /// Rules that name the host but do not match the request.
+    /// Allow and ask rules that match the host but not the request, in the layers where no rule matches it.
     pub near_misses: Vec<NearMiss>,
     /// What is unusual about the name.
     pub warnings: Vec<HostWarning>,
@@ -43,9 +43,9 @@ pub struct Explanation {
 pub enum Remedy {
     /// Add this rule to the file of the layer.
     AddRule { layer: Layer, file: String, toml: String },
-    /// While this rule exists, nothing allows the request.
+    /// While this rule stays as it is, nothing allows the request.
     ChangeRule { rule: String, origin: Origin },
-    /// A person approves the request, or has approved it with a grant.
+    /// A person approves the request, once or with a grant.
     Approve { rule: Option<String> },
     /// Set a policy: there is none.
     SetPolicy,
@@ -64,7 +64,7 @@ pub struct NearMiss {
 }
 
 impl Explanation {
-    /// One line for an answer: the outcome, the reason, the next step.
+    /// One line for an answer: the outcome, the request, the reason, and the first of the known steps.
     #[must_use]
     pub fn line(&self) -> String {
         let next = match self.would_allow.first() {

@@ -1,4 +1,4 @@
-//! One layer of a policy: its rules, and what holds for requests that no rule covers.
+//! One layer of a policy: its rules, and its outcome for requests that none of them covers.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -15,7 +15,7 @@ pub(crate) const NEVER: Timestamp = Timestamp::MAX;
 pub enum Otherwise {
     Deny,
     Ask,
-    /// The outcome of the layers before it. The first layer cannot inherit.
+    /// The layer leaves the request to the other layers. The host's layer cannot.
     Inherit,
 }
 
@@ -38,7 +38,8 @@ pub struct LayerPolicy {
     /// The preset whose rules come before its own.
     pub extends: Option<String>,
     pub otherwise: Otherwise,
-    /// Whether ports of the bay may be reached from outside. `None` leaves it to the other layers.
+    /// Whether ports of the bay may be reached from outside. `None` leaves it to the other layers. If none says no,
+    /// they may.
     pub ingress: Option<bool>,
     pub rules: Vec<Rule>,
     /// Rules on commands.

@@ -1,4 +1,4 @@
-//! The narrowest rules that would allow requests that were refused.
+//! Narrow rules that would allow requests that were refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,18 +17,18 @@ use crate::push::RefPattern;
 use crate::rule::{Grant, Kind, Layer, Matcher, Origin, Outcome, Rule};
 use crate::write::rule_to_toml;
 
-/// If there are more paths of one kind than this, one pattern replaces them.
+/// If the requests for one rule have more paths than this, one pattern replaces them.
 pub const MAX_PATHS_BEFORE_PATTERN: usize = 12;
 /// Most requests that one lesson covers.
 pub const MAX_REQUESTS: usize = 10_000;
 
-/// The rules that would allow the refused requests.
+/// Rules that would allow the refused requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Lesson {
     pub rules: Vec<Rule>,
     /// The rules in the form of a policy file.
     pub toml: String,
-    /// Requests that no added rule can allow, with the reasons.
+    /// Requests for which no rule is proposed, with the reasons.
     pub not_learned: Vec<NotLearned>,
     /// The number of requests beyond the limit, which the lesson does not cover.
     pub left_out: usize,
@@ -55,7 +55,8 @@ struct Group {
     has_query: bool,
 }
 
-/// Proposes rules for `layer` that allow these requests, and as little else as the language can express.
+/// Proposes rules for `layer` that allow these requests, and little else: many paths become one pattern, and a request
+/// with a query becomes a rule for any query.
 #[must_use]
 pub fn learn(policy: &CompiledPolicy, refused: &[CanonicalRequest], layer: Layer, now: Timestamp) -> Lesson {
     let mut groups: BTreeMap<Group, (HostPattern, BTreeMap<String, &CanonicalPath>)> = BTreeMap::new();
@@ -110,8 +111,8 @@ pub fn learn(policy: &CompiledPolicy, refused: &[CanonicalRequest], layer: Layer
     Lesson { rules, toml, not_learned, left_out: refused.len().saturating_sub(MAX_REQUESTS) }
 }
 
-/// The rule that allows this request and no other. `None` if the language cannot express it. If a person allows one
-/// request, a star that the bay put into it must not widen the permission.
+/// The rule that allows this request and none with another host, port, method, path or query. `None` if the language
+/// cannot express it. If a person allows one request, a star that the bay put into it must not widen the permission.
 #[must_use]
 pub fn exactly_this(request: &CanonicalRequest) -> Option<Matcher> {
     let matcher = narrowest(request)?;
@@ -138,7 +139,7 @@ pub fn narrowest(request: &CanonicalRequest) -> Option<Matcher> {
     Some(matcher)
 }
 
-/// A grant for exactly this request, which an approval makes.
+/// A grant for exactly this request, which an approval makes. `None` as for [`exactly_this`].
 #[must_use]
 pub fn grant_for(request: &CanonicalRequest, id: &str, origin: Origin, expires: Timestamp) -> Option<Grant> {
     Some(Grant { id: id.to_owned(), origin, matcher: exactly_this(request)?, reason: None, expires })

@@ -1,7 +1,7 @@
 //! What may leave a bay: rules, the canonical form of requests, decisions and their explanation.
 //!
-//! Pure: no files, no clock, no network, no state. The gateway passes in the request and the time. The owner of the
-//! policy files passes in their text.
+//! Pure: it reads no files, no clock and no network, and keeps no state. The caller passes in the request, the time and
+//! the text of the policy files.
 //!
 //! ```text
 //!  policy files ── parse ──► LayerPolicy ─┐
@@ -12,8 +12,10 @@
 //!                             └─► Refusal: ambiguous, never sent, whatever rules say        └─ check_address(dialled)
 //! ```
 //!
-//! Every failure closes. A file with one mistake has no effect. A request with two readings must be allowed in both. A
+//! A failure denies. A file with one mistake has no effect. A request with two readings must be allowed in both. A
 //! policy without layers denies. An address that is not public must be named by every rule that the decision rests on.
+//! The one exception to rules are ports of the host itself: the operator opens them for a bay
+//! ([`CompiledPolicy::reaching`]), and no rule has to.
 //!
 //! | module        | for                                                                  |
 //! |---------------|----------------------------------------------------------------------|
@@ -21,7 +23,7 @@
 //! | [`pattern`]   | what rules compare requests with                                     |
 //! | [`rule`], [`exec`] | rules, grants, and rules on commands |
 //! | [`layer`]     | one layer of a policy                                                |
-//! | [`mod@parse`] | policy files, every mistake with its line                            |
+//! | [`mod@parse`] | policy files, and their mistakes with line and column                |
 //! | [`compile`]   | layers made ready for deciding                                       |
 //! | [`mod@decide`]| decisions, the route of a connection, the check of dialled addresses |
 //! | [`push`]      | what a git push changes, and patterns for its refs                   |

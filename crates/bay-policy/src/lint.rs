@@ -38,11 +38,11 @@ pub enum FindingCode {
     Shadowed,
     /// Another rule has the same outcome and matches at least as much.
     Redundant,
-    /// The rule has no effect: it has expired, or no other layer permits anything that it matches.
+    /// The rule has no effect: it has expired, or another layer permits nothing that it matches.
     Dead,
     /// The rule probably permits more than its author meant.
     TooWide,
-    /// Traffic that the gateway cannot inspect.
+    /// A rule for traffic that the gateway does not read: `passthrough`, or `tcp` where rules on requests would apply.
     Passthrough,
     /// Traffic that anyone on the network path can read and change.
     Cleartext,
@@ -50,7 +50,7 @@ pub enum FindingCode {
     Special,
     /// A name that looks like another.
     Confusable,
-    /// A layer that allows nothing.
+    /// A layer that has rules, and none that allows or asks, and denies all else.
     EmptyLayer,
 }
 
@@ -308,7 +308,7 @@ fn confusable(policy: &CompiledPolicy, rule: &Rule, findings: &mut Vec<Finding>)
     for host in &rule.matcher.hosts {
         let (HostPattern::Name(name) | HostPattern::Below(name)) = host else { continue };
         let host = Host::Name(name.clone());
-        // Names beyond ASCII only: those are the ones that can be mistaken for another name.
+        // Only names beyond ASCII are checked.
         let Some(reads) = host.unicode() else { continue };
         let trusted = policy.rules().flat_map(|rule| &rule.matcher.hosts).filter_map(|host| match host {
             HostPattern::Name(name) | HostPattern::Below(name) => Some(&**name),

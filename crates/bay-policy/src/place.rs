@@ -1,4 +1,4 @@
-//! Destinations: prefixes of URLs, as settings of tools and rules name them.
+//! Destinations: prefixes of URLs with `http` or `https`, as settings of tools and rules name them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,12 +21,12 @@ pub struct Place {
     port: u16,
     /// Without a slash at the end. Empty for the whole host.
     prefix: String,
-    /// Addresses that the host resolves to and that are not public.
+    /// Private and shared addresses that the host resolves to.
     addresses: Vec<IpAddr>,
 }
 
 impl Place {
-    /// Parses a URL. Refuses credentials, fragments and queries.
+    /// Parses a URL. Refuses credentials, fragments, queries, stars, and schemes other than `http` and `https`.
     pub fn parse(url: &str) -> Result<Self, Refusal> {
         let not_a_place = || {
             Refusal::new(
@@ -54,8 +54,8 @@ impl Place {
         Ok(Self { scheme, host, port, prefix, addresses: Vec::new() })
     }
 
-    /// Adds the addresses that the host resolves to. Rules made from the destination then name the private ones, as
-    /// operators of an internal mirror expect. A person has to name any other special address.
+    /// Sets the addresses that the host resolves to. Rules made from the destination then name the private and the
+    /// shared ones, as operators of an internal mirror expect. A person has to name any other special address.
     #[must_use]
     pub fn resolving_to(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         let private = |address: &IpAddr| {
@@ -89,8 +89,8 @@ impl Place {
         }
     }
 
-    /// Where a repository can be fetched over HTTPS, derived from the address it was cloned from. For an SSH address
-    /// that is the same host. A path on some machine has no such destination.
+    /// Where a repository is expected over HTTP or HTTPS, derived from the address it was cloned from. For an SSH
+    /// address that is HTTPS on the same host. A path on some machine has no such destination.
     #[must_use]
     pub fn of_repository(location: &str) -> Option<Self> {
         let without_user = |authority: &str| authority.rsplit('@').next().map(str::to_owned);

@@ -1,8 +1,10 @@
 //! Presets: policies that ship with the product.
 
-/// What the names of presets' files begin with. No file of an operator gets such a name.
+/// What the names of presets' files begin with. A policy of an operator should have no such name: it would be taken for
+/// the preset.
 const FILE_PREFIX: &str = "preset:";
 
+/// One of the presets. `presets/` has their files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Preset {
     #[default]

@@ -24,7 +24,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All mistakes in a file. A file with a mistake has no effect at all.
+/// The mistakes that were found in a file, up to [`MAX_PROBLEMS`](crate::parse::MAX_PROBLEMS). A file with a mistake
+/// has no effect at all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Problems(pub Vec<Problem>);

@@ -1,6 +1,6 @@
 //! What a git push changes, parsed from the beginning of the data sent to `git-receive-pack`, over HTTP or over SSH.
 //!
-//! The bay writes that data. If it is not exactly what git sends, it is not parsed. The refs that change are then
+//! The bay writes that data. If it is not what git is known to send, it is not parsed. The refs that change are then
 //! unknown, and rules by branch assume the worst.
 
 /// Most refs of a push. The refs of a larger push are unknown.
@@ -158,7 +158,7 @@ fn object_id(text: &str) -> Option<Option<String>> {
     digits.then(|| (!text.bytes().all(|byte| byte == b'0')).then(|| text.to_owned()))
 }
 
-/// Whether git accepts this name for a ref, and every server reads it in the same way.
+/// Whether this is a name that git accepts for a ref and that servers are expected to read in the same way.
 #[must_use]
 pub fn is_ref(name: &str) -> bool {
     let odd = |byte: u8| !(b'!'..=b'~').contains(&byte) || b"~^:?*[\\,".contains(&byte);

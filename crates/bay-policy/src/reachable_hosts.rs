@@ -1,4 +1,5 @@
-//! Which hosts a policy could permit at all, before any request is made. The gateway's DNS server uses it.
+//! Which hosts a policy could permit at all, before any request is made. Whether a bay may look a name up depends on
+//! it.
 
 use jiff::Timestamp;
 

@@ -17,7 +17,7 @@ use crate::push::RefPattern;
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     Allow,
-    /// Held until a person has answered.
+    /// A person is asked. Only an approval or a grant turns it into an allow.
     Ask,
     Deny,
 }
@@ -32,7 +32,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The owner of a rule. A layer can only narrow what the layers before it allow.
+/// The owner of a rule. Each layer can only narrow what the others allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
@@ -76,7 +76,7 @@ impl fmt::Display for Origin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Requests that the gateway reads.
+    /// HTTP requests, which the gateway reads.
     Http,
     /// Bytes of any protocol to a host and port.
     Tcp,
@@ -85,7 +85,7 @@ pub enum Kind {
     /// Git over SSH: services of repositories, with the operator's key.
     #[serde(rename = "git-ssh")]
     GitSsh,
-    /// All kinds; only a deny may have it.
+    /// All kinds. A deny has it if it names no kind and nothing that only HTTP has. No other rule has it.
     Any,
 }
 
@@ -124,7 +124,8 @@ impl CanonicalRequest {
     }
 }
 
-/// The conditions of a rule or a grant. A request must meet all of them.
+/// The conditions of a rule or a grant. A request must meet all of them, except `addresses`, which are checked when the
+/// gateway connects.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Matcher {
     pub kind: Kind,
@@ -147,7 +148,7 @@ pub struct Matcher {
     /// If present, the request must have exactly these secrets attached. Sorted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,
-    /// Addresses that are not public and that the name may resolve to.
+    /// Networks of addresses that are not public and that the name may resolve to.
     pub addresses: Vec<IpNet>,
 }
 
@@ -241,7 +242,7 @@ impl Matcher {
         }
     }
 
-    /// Whether it matches everything that the other matches.
+    /// Whether it surely matches everything that the other matches. `false` if that cannot be told from the patterns.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.kind.includes(other.kind)
@@ -249,8 +250,8 @@ impl Matcher {
             && self.covers_what(other)
     }
 
-    /// Whether it matches, as a deny, everything that the other matches. A deny also matches special addresses and
-    /// names.
+    /// Whether it surely matches, as a deny, everything that the other matches. A deny also matches special addresses
+    /// and names.
     #[must_use]
     pub fn forbids_all_of(&self, other: &Self) -> bool {
         self.kind.includes(other.kind)
@@ -281,7 +282,7 @@ impl Matcher {
         !other.branches.is_empty() && other.branches.iter().all(covered)
     }
 
-    /// Whether some request could match both.
+    /// Whether some request could match both. It may return true too often.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         let kinds = self.kind.includes(other.kind) || other.kind.includes(self.kind);
@@ -327,7 +328,7 @@ impl Rule {
 }
 
 /// A temporary permission. It answers an `ask`. It also replaces a missing rule in the project's and the bay's layer.
-/// It overrides no deny, and no missing rule of the host's layer.
+/// It overrides no rule that denies, and not a host layer that denies what its rules do not cover.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Grant {
     pub id: String,

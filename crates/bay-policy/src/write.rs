@@ -48,7 +48,8 @@ pub enum Base<'a> {
 
 /// A policy file with one more rule behind all others. `note` becomes a comment above the rule; it is one line.
 ///
-/// A `[[rule]]` table may follow any complete TOML document, whatever its last table is.
+/// A `[[rule]]` table may follow a complete TOML document, whatever its last table is, unless the document writes its
+/// rules as one inline list.
 #[must_use]
 pub fn file_with_rule(base: Base<'_>, note: &str, rule: &Rule) -> String {
     let so_far = match base {

@@ -1,6 +1,7 @@
 //! Shortens texts that are too long.
 
-/// Returns at most `limit` characters of `text`. If something was cut, the last of them is an ellipsis.
+/// Shortens `text` to `limit` characters, which must be at least 1. If something was cut, the last of them is an
+/// ellipsis.
 #[must_use]
 pub fn clip(text: &str, limit: usize) -> String {
     match text.char_indices().nth(limit) {

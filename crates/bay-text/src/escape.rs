@@ -72,19 +72,19 @@ pub fn file_line(text: &str) -> String {
     text.split('\t').map(escaped).collect::<Vec<_>>().join("\t")
 }
 
-/// As [`visible`], with line breaks replaced by spaces, for messages that must stay on one line.
+/// Replaces line breaks by spaces and escapes the rest as [`visible`] does, for messages that must stay on one line.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let joined = text.split(['\n', '\r']).map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>();
     visible(&joined.join(" "))
 }
 
-/// Longest word of a message that is shown whole. A longer one is a path that nobody reads to its end.
+/// Longest word of a message that is shown whole. A longer one is mostly a path.
 const LONGEST_WORD: usize = 200;
 /// Characters that are shown of each end of a longer word.
 const WORD_END: usize = 80;
 
-/// As [`one_line`], with the middle of overlong words left out.
+/// Brings a message on one line as [`one_line`] does, and leaves out the middle of overlong words.
 #[must_use]
 pub fn message(text: &str) -> String {
     let words = one_line(text);
@@ -119,7 +119,7 @@ pub fn json(text: String) -> String {
 }
 
 /// Bytes as text from which the exact bytes can be recovered: backslashes are doubled; invalid and invisible characters
-/// are escapes. For an approval card, where two different bodies must never look alike.
+/// are escapes. For an approval card, where different bodies must give different texts.
 #[must_use]
 pub fn bytes(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());

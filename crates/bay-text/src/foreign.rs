@@ -1,20 +1,22 @@
 //! Text of unknown origin inside a message: what a guest, a server, git or a file said.
 //!
-//! The result is one line of bounded length without anything that a terminal obeys or a reader does not see.
+//! The result is one line of bounded length without control characters and invisible characters.
 
 use std::fmt::Write as _;
 
 use crate::invisible::is_invisible;
 
-/// At most `limit` characters of the text, and an ellipsis if there are more. A control character becomes U+FFFD, so that the
-/// reader sees that something was there; an invisible character becomes an escape.
+/// At most `limit` characters of the text, and an ellipsis if there are more. A control character, also a line break,
+/// becomes U+FFFD, so that the reader sees that something was there. An invisible character becomes an escape, which is
+/// longer than one character.
 #[must_use]
 pub fn marked(text: &str, limit: usize) -> String {
     shown(text, limit, '\u{fffd}')
 }
 
 /// At most `limit` characters of the text, and an ellipsis if there are more. Control characters and line breaks become
-/// spaces, so that several lines can be read as one; an invisible character becomes an escape.
+/// spaces, and several spaces one, so that several lines can be read as one. An invisible character becomes an escape,
+/// which is longer than one character.
 #[must_use]
 pub fn one_line(text: &str, limit: usize) -> String {
     let words = shown(text, limit, ' ');

@@ -2,7 +2,7 @@
 
 use data_encoding::HEXLOWER;
 
-/// Returns two lower-case digits for each byte: the form of all hashes and keys of ours.
+/// Returns two lower-case digits for each byte: the form of our hashes.
 #[must_use]
 pub fn encode(bytes: impl AsRef<[u8]>) -> String {
     HEXLOWER.encode(bytes.as_ref())

@@ -1,6 +1,7 @@
 //! Text from a bay, a repository or a server, made safe to show; clipping and encodings.
 //!
-//! Everything here is pure: no I/O, no allocation beyond the result. Which function to use depends on who reads the text:
+//! Everything here is pure: no I/O, no state beyond the filter or the buffer that the caller holds. Which function to
+//! use depends on who reads the text:
 //!
 //! | module       | what it is for                                                                     |
 //! |--------------|------------------------------------------------------------------------------------|
@@ -13,7 +14,6 @@
 //! | [`markup`]   | text in an HTML or SVG document                                                     |
 //! | [`percent`]  | percent-encoding of URLs                                                           |
 //! | [`hex`]      | bytes as hexadecimal digits                                                        |
-//! | [`markup`]   | text in a page of HTML                                                             |
 //! | [`lines`]    | a stream of bytes divided into lines of bounded length                             |
 //!
 //! `bay-policy` keeps a decoder of its own: it must know of every character of a path whether it was encoded.

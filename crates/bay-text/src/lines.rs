@@ -4,7 +4,8 @@ use bytes::BytesMut;
 
 /// The lines of a stream that arrives in pieces of any size.
 ///
-/// Each byte is searched once, however small the pieces are, so a sender of single bytes costs no more than any other.
+/// Each byte is searched once, however small the pieces are, so a long line of many pieces is not searched again and
+/// again.
 #[derive(Debug, Default)]
 pub struct LineBuffer {
     buffer: BytesMut,

@@ -1,8 +1,8 @@
 //! Percent-encoding of URLs (RFC 3986).
 //!
-//! Everything but unreserved characters is encoded, with capitals, so that a value never contains a delimiter. There
-//! are two decoders, for different treatment of text that is not valid percent-encoding: [`decode`] refuses it, and
-//! [`decode_forgiving`] reads it as a forgiving server would.
+//! Everything but unreserved characters is encoded, with capitals, so that a value contains no delimiter. Only
+//! [`path_value`] keeps slashes. There are two decoders, for different treatment of text that is not valid
+//! percent-encoding: [`decode`] refuses it, and [`decode_forgiving`] reads it as a forgiving server would.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode, percent_encode};
 
@@ -29,8 +29,8 @@ pub fn path_value(path: &[u8]) -> String {
     percent_encode(path, RESERVED_IN_PATH).to_string()
 }
 
-/// Encodes one segment of a path, or one value of a query. A segment of only dots is encoded too, because servers read
-/// it as the parent directory.
+/// Encodes one segment of a path, or one value of a query. The dots of a segment of only dots are encoded too, because
+/// servers read `.` and `..` as directories.
 #[must_use]
 pub fn segment(text: &str) -> String {
     if !text.is_empty() && text.bytes().all(|byte| byte == b'.') {

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// How often to look while a delivery makes no progress.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Whether the other end of a socket is closed in both directions.
+/// Whether the other end of a socket is closed in both directions, or the socket has failed.
 pub fn hung_up(socket: impl AsFd) -> bool {
     let mut polled = [PollFd::new(&socket, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

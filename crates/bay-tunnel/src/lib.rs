@@ -14,7 +14,7 @@
 //! | before that: a process died, a bay stopped, an address was reset | it resets the TCP connection    |
 //!
 //! A plain stream could not tell the two apart: half a download would look like a whole one. The daemon in the middle
-//! never parses pieces. No buffer grows without a bound: a reader that stops reading stops its sender.
+//! does not parse the pieces. The buffers have a limit, so a reader that stops reading stops its sender.
 #![forbid(unsafe_code)]
 
 mod buffer;

@@ -11,12 +11,15 @@ use crate::hang_up::unless_gone;
 /// How many bytes [`pass`] moved so far.
 #[derive(Debug, Default)]
 pub struct Moved {
+    /// From the near stream to the far one.
     pub there: AtomicU64,
+    /// From the far stream to the near one.
     pub back: AtomicU64,
 }
 
-/// Copies bytes between two streams until one of them ends or fails, then closes both. Everything that arrived before an
-/// end is passed on. `near_gone` says whether the client is gone; it is called while the far side takes nothing.
+/// Copies bytes between two streams until one of them ends or fails, then closes both. What arrived before an end in
+/// the same direction is passed on. `near_gone` says whether the client is gone; it is called while the far side
+/// takes nothing.
 pub async fn pass(
     near: impl AsyncRead + AsyncWrite + Unpin,
     far: impl AsyncRead + AsyncWrite + Unpin,

@@ -16,10 +16,10 @@ use super::patterns::Patterns;
 use super::stream::{Renewal, Stream};
 use super::tally::Tally;
 
-/// The size of a decompressed piece.
+/// The largest decompressed piece.
 const UNPACKED_BYTES: usize = 64 * 1024;
 
-/// A body without the values.
+/// An answer's body, decompressed and scrubbed while it is read.
 pub struct Scrubbed<B> {
     inner: B,
     stream: Stream,

@@ -1,4 +1,5 @@
-//! Decompresses answers in pieces. Only one piece is in memory, however large the decompressed body is.
+//! Decompresses answers in pieces. Only one piece and the compression's window are in memory, however large the
+//! decompressed body is.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -16,8 +17,8 @@ const MAX_BOMB_BYTES: u64 = 64 * 1024 * 1024;
 const MAX_RATIO: u64 = 2048;
 
 /// Bodies with large windows that are decompressed at a time, for all bays together. Brotli needs 16 MiB and
-/// Zstandard 8 MiB. No request that carries a secret asks for either, so only origins that ignore the request send
-/// them.
+/// Zstandard 8 MiB. Requests whose answers are scrubbed ask for neither, so only origins that ignore the request
+/// send them.
 const MAX_WIDE: usize = 16;
 static WIDE: AtomicUsize = AtomicUsize::new(0);
 
@@ -134,7 +135,7 @@ impl Decoder {
                 Kind::Gzip(gzip) => gzip.decode(input, room)?,
                 Kind::Deflate(inner) => {
                     let Some(first) = input.first() else { break };
-                    // The low bits are the compression method, always eight. No encoder writes a raw block that
+                    // The low bits are the compression method, always eight. Encoders do not write a raw block that
                     // begins like this.
                     let inner = inner.get_or_insert_with(|| Box::new(Decompress::new(first & 0x0f == 8)));
                     inflate(inner, input, room)?

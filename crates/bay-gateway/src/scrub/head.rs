@@ -1,4 +1,4 @@
-//! Heads of requests that carry a secret, and heads of their answers.
+//! Heads of requests to hosts whose answers are scrubbed, and heads of those answers.
 
 use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_RANGE, ETAG, HeaderName, HeaderValue,
@@ -16,13 +16,12 @@ const NOT_ASKED_FOR: &[&str] =
     &["range", "if-range", "sec-websocket-extensions", "a-im", "grpc-accept-encoding"];
 /// Answer headers that describe the compressed bytes.
 const OF_PACKED: &[&str] = &["content-encoding", "content-length", "content-md5", "content-digest", "digest"];
-/// Compressions that a request with a secret may ask for: those that need little memory to decompress.
+/// Compressions that such a request may ask for: those that need little memory to decompress.
 const ASKED_FOR: &[&str] = &["gzip", "x-gzip", "deflate"];
 const GRPC_ENCODING: &str = "grpc-encoding";
 
-/// Why values cannot be found in an answer. The bay gets these texts, so none of them quotes the origin, which may
-/// have sent a value.
-/// value there: the gateway sends these words to the bay.
+/// Why an answer is not passed on. The bay gets these texts, so none of them quotes the origin, which may have sent a
+/// value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     #[error(
@@ -47,7 +46,8 @@ pub enum Unreadable {
     Messages,
 }
 
-/// Removes headers from a request with a secret that would make its answer unreadable for the scrubber.
+/// Removes headers from a request that would make its answer unreadable for the scrubber, and limits
+/// `Accept-Encoding` to compressions that it can read.
 pub fn prepare(headers: &mut HeaderMap) {
     for name in NOT_ASKED_FOR {
         headers.remove(*name);
@@ -117,7 +117,7 @@ fn coding(headers: &HeaderMap) -> Result<Coding, Unreadable> {
         for name in value.to_str().map_err(|_| Unreadable::Coding)?.split(',') {
             match Coding::named(name.trim()).ok_or(Unreadable::Coding)? {
                 Coding::Identity => {}
-                // Servers do not nest compressions.
+                // Only one compression can be undone.
                 _ if found != Coding::Identity => return Err(Unreadable::Coding),
                 coding => found = coding,
             }
@@ -136,7 +136,7 @@ fn weaken(headers: &mut HeaderMap) {
     }
 }
 
-/// Overwrites values in headers or trailers. Returns their number.
+/// Overwrites values in headers or trailers, and removes headers whose name contains one. Returns their number.
 pub fn headers(patterns: &Patterns, headers: &mut HeaderMap, tally: &mut Tally) -> usize {
     let mut count = 0;
     for value in headers.values_mut() {
@@ -144,7 +144,7 @@ pub fn headers(patterns: &Patterns, headers: &mut HeaderMap, tally: &mut Tally) 
         let found = patterns.scrub_from(&mut bytes, 0, tally);
         if found > 0 {
             count += found;
-            // A sentinel that is not a valid header value is dropped.
+            // If the sentinel makes it invalid, the whole header value becomes empty.
             *value = HeaderValue::from_bytes(&bytes).unwrap_or(HeaderValue::from_static(""));
         }
     }

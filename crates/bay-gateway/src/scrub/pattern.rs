@@ -74,7 +74,7 @@ impl Pattern {
         Self { alphabet, order: order.into(), separators, longest, shortest, telling, longest_untelling }
     }
 
-    /// Whether a prefix of this many characters is neither chance nor found by trying.
+    /// Whether a prefix of this many characters is significant.
     pub(super) fn is_telling(&self, units: usize) -> bool {
         units >= self.telling
     }

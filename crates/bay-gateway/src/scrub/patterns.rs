@@ -1,4 +1,4 @@
-//! All values that one answer must not show, in all spellings.
+//! All values that one answer must not show, in the spellings that are searched for.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use super::prefilter::Grams;
 use super::spelling::Spelling;
 use super::tally::{Guesses, Tally};
 
-/// Shortest value that can be scrubbed. Shorter ones would occur in unrelated texts.
+/// Shortest value that can be scrubbed. Shorter ones could easily occur in unrelated texts.
 pub const MIN_VALUE_BYTES: usize = 8;
 /// Longest value that can be scrubbed. Its length, times that of an escaped character, may have to be held back.
 pub const MAX_VALUE_BYTES: usize = 8 * 1024;
-/// A prefix is *significant* if it is this many bytes longer than what the sentinel reveals. It then occurs neither
-/// by chance nor by trying. Nothing visible may depend on a shorter prefix.
+/// A prefix is *significant* if it is this many bytes longer than what the sentinel reveals. It is then
+/// unlikely to occur by chance or by trying. Nothing visible may depend on a shorter prefix.
 pub(super) const TELLING_BYTES: usize = 6;
 /// Replaces a value for which the bay has no sentinel, repeated to the value's length.
 pub const REDACTION: &str = "REDACTED-";

@@ -11,7 +11,8 @@ use super::pattern::Path;
 use super::patterns::{Patterns, Sighting};
 use super::tally::Tally;
 
-/// Overwrites values in a text that arrives in pieces, however it is split. The output has the length of the input.
+/// Overwrites values in a text that arrives in pieces, however it is split. The output has the length of the input,
+/// unless the stream [stops](Self::stopped).
 ///
 /// While more input arrives at once, the end of each piece is held back. The held length is the maximum of a prefix
 /// that is not significant, whatever the text is. If only prefixes of a value were held, a bay could see which of its

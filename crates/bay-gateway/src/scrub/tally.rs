@@ -1,15 +1,15 @@
-//! Counts guesses of values in answers. If a bay tries to find out a value, the gateway closes the value's hosts to
-//! it.
+//! Counts guesses of values in answers. At the limit of one of the counts, the gateway closes the value's hosts to the
+//! bay.
 //!
-//!! | found in an answer | counts as | limit |
+//! | found in an answer | counts as | limit |
 //! |---|---|---|
-//!! | a significant prefix that was held and was not a value, or whose reader left meanwhile | a prefix: the delay may have confirmed one more character | [`MAX_BEGINNINGS`] |
+//! | a significant prefix that was held and was not a value, or whose reader left meanwhile | a prefix: the delay may have confirmed one more character | [`MAX_BEGINNINGS`] |
 //! | the whole value, in an answer to a request that did not carry it | a hit, once for each answer | [`MAX_HITS`] |
 //! | the whole value, in a connection: a login to a database, or bytes that are passed on | a hit, each time | [`MAX_HITS`] |
-//!! | the whole value, in a WebSocket whose handshake carried it | a hit, each time after the first [`ECHOES`] | [`MAX_HITS`] |
-//!! | the whole value, in an answer to a request that carried it | nothing: servers echo what they receive | |
-//!! | the whole value, if it is easy to guess | a hit, whatever the request was; the answer is cut there | [`MAX_HITS`] |
-//!! | a significant prefix in the middle of a text, followed by other text | a near miss: examining it took longer | [`MAX_NEAR_MISSES`] |
+//! | the whole value, in a WebSocket whose handshake carried it | a hit, each time after the first [`ECHOES`] | [`MAX_HITS`] |
+//! | the whole value, in an answer to a request that carried it | nothing: servers echo what they receive | |
+//! | the whole value, if it is easy to guess | a hit, whatever the request was; the answer is cut there | [`MAX_HITS`] |
+//! | a significant prefix in the middle of a text, followed by other text | a near miss: examining it took longer | [`MAX_NEAR_MISSES`] |
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! Puts secret values into their slots: the last change to a request before it is sent.
+//! Puts secret values into their slots, after the decision and just before the request is built for the origin.
 
 use bay_policy::CanonicalRequest;
 use bay_text::percent::value_pieces;

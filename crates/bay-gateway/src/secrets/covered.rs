@@ -57,7 +57,7 @@ impl Sent {
 }
 
 impl Secrets {
-    /// Adds values that are only scrubbed.
+    /// Sets the values that are only scrubbed.
     #[must_use]
     pub fn covering(mut self, covered: Vec<Covered>) -> Self {
         self.covered = covered;
@@ -91,8 +91,8 @@ impl Secrets {
         Some(Misuse { kind, secret, place, uses: Vec::new() })
     }
 
-    /// The patterns to scrub answers of a host with. `None` if no secret is for the host. `sent` are the values in
-    /// the request, which may be newer than this snapshot.
+    /// The patterns to scrub answers of a host with. `None` if there is no value to hide. `sent` are the values in the
+    /// request, which may be newer than this snapshot.
     ///
     /// # Errors
     /// A value cannot be found in an answer, so the request must not be sent.

@@ -21,13 +21,13 @@ pub enum MisuseKind {
     Host,
     /// The secret is for this host, but not for this method, path or port.
     Request,
-    /// The secret is for this request, but not in this place.
+    /// The secret is for this request, but not in this place, or its sentinel is not alone there.
     Slot,
     /// The request is plain HTTP without TLS.
     Plain,
     /// The sentinel is in the path.
     Path,
-    /// The sentinel is in the query, and the secret is not for this parameter.
+    /// The sentinel is in the query, and the secret is not for this parameter, or the sentinel is not its whole value.
     Query,
     /// The sentinel is in the body.
     Body,
@@ -35,7 +35,7 @@ pub enum MisuseKind {
     Gone,
     /// The host's answers contained too many guesses of a value.
     Guessed,
-    /// A credential that is not one of the bay's secrets, to a host whose credentials are managed.
+    /// What looks like a credential that is not one of the bay's secrets, to a host whose credentials are managed.
     OtherCredential,
 }
 
@@ -61,7 +61,7 @@ impl MisuseKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misuse {
     pub kind: MisuseKind,
-    /// The secret of the sentinel, or the secret that the host is managed for.
+    /// The secret of the sentinel, the secret that the host is managed for, or the secret that was guessed.
     pub secret: String,
     /// The place in the request.
     pub place: String,
@@ -90,7 +90,7 @@ impl fmt::Display for Misuse {
             }
             MisuseKind::Slot => write!(f, "the secret {secret} is not for {place}{meant}"),
             MisuseKind::Plain => {
-                write!(f, "the secret {secret} ({place}) is never sent without TLS; use https")
+                write!(f, "the secret {secret} ({place}) is not sent over HTTP without TLS; use https")
             }
             MisuseKind::Path => write!(f, "the secret {secret} has no place in a path{meant}"),
             MisuseKind::Query => write!(f, "the secret {secret} has no place in this query{meant}"),

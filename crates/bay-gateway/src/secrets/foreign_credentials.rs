@@ -1,11 +1,11 @@
-//! Credentials that are not secrets of the bay. On a host that a secret is for, they would let the bay act as
-//! somebody else.
+//! Credentials that are not secrets of the bay. On a host whose secrets are managed, they would let the bay act as
+//! somebody else. They are recognised by the names of headers and query parameters.
 
 use bay_policy::CanonicalRequest;
 use http::HeaderMap;
 use http::header::HeaderName;
 
-/// Headers that are always credentials.
+/// Headers that count as credentials.
 const HEADERS: &[&str] = &[
     "api-key",
     "apikey",
@@ -16,9 +16,10 @@ const HEADERS: &[&str] = &[
     "x-jfrog-art-api",
     "x-registry-auth",
 ];
-/// A header whose name has one of these endings is a credential.
+/// A header whose name has one of these endings counts as a credential, unless it is [`HARMLESS`].
 const ENDINGS: &[&str] = &["-key", "-apikey", "-auth", "-token", "-secret", "-password", "-authorization"];
-/// Headers with such an ending that identify nobody: they protect against cross-site requests.
+/// Headers with such an ending that identify nobody: they protect against cross-site requests or repetition, or belong
+/// to a handshake.
 const HARMLESS: &[&str] = &[
     "csrf-token",
     "idempotency-key",
@@ -28,9 +29,9 @@ const HARMLESS: &[&str] = &[
     "x-xsrf-token",
     "xsrf-token",
 ];
-/// Words in a WebSocket's subprotocol that mark a credential. Browsers cannot send one in another way.
+/// Words in a WebSocket's subprotocol that mark a credential. Scripts in browsers can set no other header there.
 const SUBPROTOCOLS: &[&str] = &["api-key", "apikey", "auth", "bearer", "jwt", "token"];
-/// Query parameters that are always credentials.
+/// Query parameters that count as credentials.
 const PARAMETERS: &[&str] = &[
     "access_token",
     "api-key",
@@ -82,7 +83,8 @@ fn names_in<'a>(name: &'a str, value: &'a str) -> impl Iterator<Item = (String, 
     })
 }
 
-/// Finds a credential outside the given places. Returns a description of its place.
+/// Finds what looks like a credential outside the given places: headers with a secret attached, and the parameters that
+/// are slots. Returns a description of its place.
 pub(super) fn find(
     request: &CanonicalRequest,
     headers: &HeaderMap,

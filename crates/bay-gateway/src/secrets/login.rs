@@ -27,7 +27,7 @@ impl fmt::Display for Login<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoginSecret {
     pub name: String,
-    /// Changes when the secret is removed and set again.
+    /// Changes when the secret is removed and set again, but not when its value is replaced.
     pub incarnation: u64,
     /// The bay proves that it has the secret with any of these: its sentinel, the sentinels of its ancestors, and the
     /// secret's alias.
@@ -46,7 +46,7 @@ impl Secrets {
         self.held.iter().flat_map(|held| &held.uses).any(|one| one.has_logins(&host, port))
     }
 
-    /// The secret that is the password of a login.
+    /// The first secret that is the password of a login.
     ///
     /// # Errors
     /// If no secret is for this login: the uses of the secrets for this place.

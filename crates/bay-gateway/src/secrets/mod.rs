@@ -1,19 +1,21 @@
 //! The secrets of one bay: where the gateway looks for their sentinels, and where it may put their values.
 //!
-//! The bay has a *sentinel* for each secret, and never the value. The gateway examines every request before the
-//! decision:
+//! The bay has a *sentinel* for each secret, and is not given the value. The gateway examines every HTTP request before
+//! the decision:
 //!
 //! ```text
-//!!  examine: does the request contain a sentinel?
-//!!    ├─ no ─ is a secret for this host? ── yes: any other credential is refused; cookies are removed
-//!!    └─ yes ─ is it in the slot, for the host, method and path of one of its uses, over TLS?
-//!!               ├─ yes: attached, if the policy allows it and the use is recorded on disk ([`Decider::attach`])
+//!  examine: does the request contain a sentinel?
+//!    ├─ no ─ is a managed secret for this host? ── yes: what looks like a credential is refused; cookies are removed
+//!    └─ yes ─ is it in the slot, for the host, method and path of one of its uses, over TLS?
+//!               ├─ yes: attached, if the policy allows it and the use is recorded on disk ([`Decider::attach`])
 //!               └─ no:  refused and reported, whatever the policy says
 //! ```
 //!
-//! A value goes into its one slot and nowhere else. Bodies are searched for sentinels in transit. Answers of a host
-//! that a secret is for are scrubbed of the value, even if the secret belongs to another bay or was removed
-//! ([`Covered`]). So such hosts are asked neither for ranges nor for encodings that the scrubber cannot read.
+//! A value replaces its sentinel in the slot, and goes nowhere else. Bodies are searched for sentinels in transit,
+//! unless a secret for the host lets them pass. Answers of a host that a secret is for are scrubbed of the value,
+//! even if the secret belongs to another bay or was removed ([`Covered`]). So such hosts are asked neither for ranges
+//! nor for encodings that the scrubber cannot read. A password for a database is proved and replaced within the login
+//! instead ([`Login`]).
 //!
 //! [`Decider::attach`]: crate::Decider::attach
 
@@ -61,7 +63,7 @@ pub struct Held {
     pub public: usize,
     /// Whether the value is easy to guess. If so, an answer is cut where the value occurs.
     pub weak: bool,
-    /// Whether other credentials to its hosts are refused.
+    /// Whether the gateway refuses what looks like another credential to its hosts, and removes cookies to them.
     pub managed: bool,
     /// Whether bodies to its hosts may contain sentinels, which are then sent as they are.
     pub literal_bodies: bool,

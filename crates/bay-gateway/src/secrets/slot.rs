@@ -1,4 +1,4 @@
-//! The places of a request that can contain a credential.
+//! The places into which the value of a secret can be put.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use zeroize::Zeroizing;
 
-/// The one place of a request for a secret's value.
+/// The place of a request, or the login, into which one use of a secret puts the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Slot {
     /// `Authorization: Bearer …`
@@ -36,7 +36,7 @@ pub enum Slot {
 /// The suffix of a slot that is also for replicas.
 const WITH_REPLICATION: &str = "with replication";
 
-/// Headers that cannot be slots, because they describe the request or the gateway sets them.
+/// Headers that cannot be slots: those that describe the request or that the gateway sets, and cookies.
 const NO_SLOTS: &[&str] = &[
     "accept-encoding",
     "connection",
@@ -100,7 +100,8 @@ impl Slot {
         }
     }
 
-    /// The header line with this credential in the slot, for tools that accept one.
+    /// The header line with this credential in the slot, for tools that accept one. `None` if the slot is no header, or
+    /// the user of `Basic`.
     #[must_use]
     pub fn header_line(&self, user: &str, credential: &str) -> Option<String> {
         Some(match self {

@@ -1,5 +1,5 @@
 //! The notation for the uses of a secret: `[METHODS ]HOST[:PORT][/PATH] as SLOT`, `rule:ID as SLOT`, or
-//! `HOST[:PORT][/DATABASE] as postgres [USER]`.
+//! `HOST[:PORT][/DATABASE] as postgres [USER] [with replication]`, also with `postgres-plain`.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::login::{DEFAULT_PORT, Login};
 use super::slot::Slot;
 
-/// A use that cannot be parsed, with a correction.
+/// A use that cannot be parsed, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} does not say what a secret is for: {why}")]
 pub struct SpecError {
@@ -24,7 +24,7 @@ pub struct Use {
     text: String,
     matcher: Matcher,
     hosts: Vec<String>,
-    /// `None` if the use has several ports.
+    /// `None` if the use comes from a rule of the policy, which may have several ports.
     port: Option<u16>,
     slot: Slot,
     /// For logins: the database, or `None` for any.
@@ -68,7 +68,7 @@ impl Named {
         };
         let place = place.strip_prefix("https://").unwrap_or(place);
         if place.contains("://") {
-            return Err(wrong("a secret is only ever sent over TLS, to `https` places".to_owned()));
+            return Err(wrong("over HTTP a secret is only sent with TLS, to `https` places".to_owned()));
         }
         let (authority, path) = match place.find('/') {
             Some(at) => (&place[..at], &place[at..]),
@@ -107,7 +107,8 @@ impl Named {
         })))
     }
 
-    /// The uses that are meant under this policy.
+    /// The uses that are meant under this policy. A `rule:ID` means the rules with this id that do not deny, match only
+    /// `https` requests, and name each of their hosts in full. There may be none.
     #[must_use]
     pub fn uses(&self, policy: &CompiledPolicy) -> Vec<Use> {
         let (id, slot, text) = match self {
@@ -184,7 +185,8 @@ impl Use {
         &self.slot
     }
 
-    /// Whether the use is for this `HOST[:PORT]`.
+    /// Whether the use names this `HOST[:PORT]`, with the port of `https` by default. A use from a rule names no
+    /// port, so it is at none.
     #[must_use]
     pub fn is_at(&self, authority: &str) -> bool {
         let Ok((host, port)) = bay_policy::canonical::host::parse_authority(authority) else { return false };

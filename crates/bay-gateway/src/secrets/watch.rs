@@ -1,4 +1,4 @@
-//! Searches request bodies for sentinels in transit.
+//! Searches the data and trailers of request bodies for sentinels in transit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ type Tell = Box<dyn Fn(Misuse) + Send + Sync>;
 pub(crate) struct Watch {
     secrets: Arc<Secrets>,
     tell: Tell,
-    /// The end of the scanned bytes, one byte shorter than the longest sentinel.
+    /// The end of the scanned bytes, at least one byte shorter than the longest sentinel.
     tail: Vec<u8>,
 }
 

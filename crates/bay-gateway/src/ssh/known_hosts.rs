@@ -19,7 +19,7 @@ pub(super) struct Known {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Known,
-    /// Other keys are known for the server, but not this one.
+    /// Other keys are known for the server, but not this one. Also a certificate instead of a key.
     Changed,
     Revoked,
 }
@@ -97,7 +97,8 @@ fn fits(pattern: &str, name: &str) -> bool {
     wildcard(pattern.to_ascii_lowercase().as_bytes(), name.to_ascii_lowercase().as_bytes())
 }
 
-/// `*` matches any text, `?` one character. Linear: only the last star is retried.
+/// `*` matches any text, `?` one character. Only the last star is retried, so the time grows at most with the product
+/// of both lengths.
 fn wildcard(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

@@ -2,29 +2,29 @@
 //! never gets.
 //!
 //! ```text
-//!!  bay ─ SSH ──► server: accepts any client without credentials; runs only `exec` of git's two services
-//!!                  └─ command: parsed, canonical ── Decider::decide ──► client ─ SSH ─► origin
-//!!                                                                      │ known_hosts contains its host key
-//!!                                                                      └ the operator's key logs in
+//!  bay ─ SSH ──► server: lets any user in, with any key or none; passes on only `exec` of git's two services
+//!                  └─ command: parsed, canonical ── Decider::decide ──► client ─ SSH ─► origin
+//!                                                                      │ known_hosts contains its host key
+//!                                                                      └ the operator's key logs in
 //!                relay: both directions, standard error, exit status
 //! ```
 //!
 //! | step | if it fails |
 //! |---|---|
-//!! | fewer than the maximum of SSH connections are open | closed, recorded |
-//!! | the command is `git-upload-pack` or `git-receive-pack` | reported on standard error, recorded |
-//!! | the repository has a canonical form | reported, recorded |
-//!! | [`Decider::decide`](crate::Decider::decide) allows it, and has recorded it | reported with the explanation |
-//!! | the operator gave a key for the host, and the bay logs in as the user of that key | reported |
-//!! | the dialled address is permitted ([`bay_policy::check_address`]) | reported |
-//!! | `known_hosts` contains the host key; the server accepts the operator's key | reported |
-//!! | bytes keep moving, and the policy still allows it | cut, recorded |
+//! | fewer than the maximum of SSH connections are open | closed, recorded |
+//! | the command is `git-upload-pack` or `git-receive-pack` | reported on standard error, recorded |
+//! | the repository has a canonical form | reported, recorded |
+//! | [`Decider::decide`](crate::Decider::decide) allows it, and has recorded it | reported with the explanation |
+//! | the operator gave a key for the host, and the bay logs in as the user of that key | reported |
+//! | the dialled address is permitted ([`bay_policy::check_address`]) | reported |
+//! | `known_hosts` contains the host key; the server accepts the operator's key | reported |
+//! | bytes keep moving, and the policy still allows it | cut, reported, recorded |
 //!
 //! The decider is asked twice about a push: before the server is asked for its refs (`… pushing nothing yet`), and
-//! with the refs that it changes, before any of it is sent.
+//! with the refs that it changes, before any of it is sent. It is not asked again if the push changes nothing.
 //!
-//! The gateway refuses shells, terminals, subsystems, and forwarding of ports, agents and X11. It builds what it
-//! sends to the origin from parsed values. Only this module uses russh.
+//! The gateway refuses shells, terminals, subsystems, and forwarding of ports, agents and X11. It builds the command
+//! for the origin from parsed values. Only this module uses russh.
 
 mod client;
 mod close_on_drop;
@@ -69,7 +69,7 @@ pub(crate) async fn is_spoken(stream: &mut Prefixed) -> bool {
     }
 }
 
-/// Serves a client until it disconnects or is idle for too long.
+/// Serves a client until it disconnects, or has no command for too long.
 pub(crate) async fn serve(connection: BayConnection, stream: Prefixed) {
     let gateway = connection.gateway.clone();
     let Ok(room) = gateway.ssh_connections.clone().try_acquire_owned() else {

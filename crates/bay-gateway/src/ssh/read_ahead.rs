@@ -23,7 +23,7 @@ impl Ahead {
         Self { bay, seen: BytesMut::new(), eof: false, gone: false }
     }
 
-    /// Reads one more message. `false` if the bay has disconnected. Cancel-safe.
+    /// Reads one more message. `false` if the bay has closed the channel or disconnected. Cancel-safe.
     pub(super) async fn more(&mut self) -> bool {
         match self.bay.wait().await {
             Some(ChannelMsg::Data { data }) => self.seen.extend_from_slice(&data),
@@ -51,8 +51,8 @@ impl Ahead {
         }
     }
 
-    /// Reads until the input pauses. At the end of its input a client waits for the server, and no marker shows where
-    /// that end is.
+    /// Reads until the input pauses, within limits of size and time. At the end of its input a client waits for the
+    /// server, and no marker shows where that end is.
     async fn look(&mut self) -> &[u8] {
         let reading = async {
             while self.seen.len() < MAX_LOOK_BYTES && !self.eof {

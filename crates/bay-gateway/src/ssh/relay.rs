@@ -98,7 +98,7 @@ async fn let_out(
 /// The ruling under which bytes currently move.
 struct Meter {
     now: Mutex<Arc<Progress>>,
-    /// While a person decides, the relay is idle on purpose.
+    /// While a push waits for its decision, the relay is idle on purpose.
     asking: AtomicBool,
 }
 
@@ -113,7 +113,7 @@ impl Meter {
         before.end(Ending::Closed);
     }
 
-    /// Waits until the relay is idle for too long. `None` if the policy revokes it.
+    /// Waits until the relay is idle for too long. `None` if the policy revokes it or the gateway is dropped.
     async fn watch(&self, connection: &BayConnection) -> Option<Failure> {
         let gateway = &connection.gateway;
         loop {
@@ -132,7 +132,8 @@ impl Meter {
     }
 }
 
-/// Has a push decided on as soon as its commands have arrived. Nothing of it was sent before.
+/// Has a push decided on as soon as its commands have arrived, and returns whether it may go on. Nothing of the bay's
+/// input was sent before.
 async fn decide_on_push(
     connection: &BayConnection,
     request: &CanonicalRequest,

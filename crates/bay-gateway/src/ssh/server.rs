@@ -1,5 +1,5 @@
-//! The SSH server for the bay's clients, whatever host they connect to. It runs nothing itself and relays git's
-//! services.
+//! The SSH server for the bay's clients, with one host key for every host that they connect to. It runs no command
+//! itself, and relays git's fetches and pushes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl BaySide {
 impl server::Handler for BaySide {
     type Error = russh::Error;
 
-    /// Any user name is accepted. It is later compared with the user of the operator's key.
+    /// Any user name is accepted. It is compared with the user of the operator's key when a command runs.
     async fn auth_none(&mut self, user: &str) -> Result<Auth, russh::Error> {
         user.clone_into(&mut self.user);
         Ok(Auth::Accept)

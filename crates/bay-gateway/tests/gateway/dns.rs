@@ -1,4 +1,4 @@
-//! NET-DNS-*: the gateway makes every answer, and no question leaves.
+//! NET-DNS-*: the gateway makes the answers itself, and forwards no question.
 
 use hickory_proto::op::{Message, OpCode, ResponseCode};
 use hickory_proto::rr::{RData, RecordType};

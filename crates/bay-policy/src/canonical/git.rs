@@ -1,8 +1,8 @@
 //! Git over SSH: the commands that a client may run on its server, and nothing else.
 //!
 //! A client sends a command line for a shell: `git-upload-pack 'team/app.git'`. The gateway parses it and runs no
-//! shell: it accepts two words, of which the second is a path in single quotes. It sends a command line that it writes
-//! from the parsed parts.
+//! shell: it accepts one of git's two services and a path, with or without single quotes around it. It sends a command
+//! line that it writes from the parsed parts.
 
 use serde::Serialize;
 
@@ -59,7 +59,7 @@ pub struct GitSsh {
 }
 
 impl GitSsh {
-    /// Accepts only plain paths: characters that no shell and no server reads in two ways.
+    /// Accepts only plain paths: characters that shells and servers are expected to read in one way.
     pub(super) fn new(service: GitService, path: &str) -> Result<Self, Refusal> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@~,:=".contains(&byte);
         if !path.bytes().all(plain) {

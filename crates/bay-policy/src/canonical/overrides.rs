@@ -8,8 +8,8 @@
 //! | query | a name of [`OVERRIDING_FIELDS`] with another value than the method |
 //! | form | such a field in a body that servers read as a form ([`FormScan`]) |
 //!
-//! Names are compared as the most forgiving server reads them. Case is ignored. In a header's name each sign counts as
-//! `-`. A field's name is compared in the form that PHP gives it (`_method[]`, `.method`, ` _method`).
+//! Names are compared as the most forgiving known server reads them. Case is ignored. In a header's name each sign
+//! counts as `-`. A field's name is compared in the form that PHP gives it (`_method[]`, `.method`, ` _method`).
 
 use bay_text::percent::decode_forgiving;
 
@@ -128,8 +128,8 @@ fn agrees(value: &[u8], method: &str) -> bool {
 
 /// Scans the body of a form as it passes, in pieces of any size, in constant memory.
 ///
-/// It compares a value byte by byte. It finds the first byte that makes the value differ from the request's own method
-/// before that byte is passed on. It therefore does not need to know where the body ends.
+/// It compares a value byte by byte. It refuses the piece with the first byte that makes the value differ from the
+/// request's own method. It therefore does not need to know where the body ends.
 #[derive(Debug, Clone)]
 pub struct FormScan {
     method: String,
@@ -152,8 +152,8 @@ pub enum FormOverride {
 }
 
 impl FormScan {
-    /// The scanner for a body with these types (every `Content-Type` of the request), or `None` if no server reads it
-    /// as a form. If a POST has no type, some servers read its body as a form.
+    /// The scanner for a body with these types (every `Content-Type` of the request), or `None` if it does not count
+    /// as a form. A POST without a type counts as one, because some servers read it so.
     #[must_use]
     pub fn new(method: &str, types: &[&[u8]]) -> Option<Self> {
         let has = |word: &str| {

@@ -1,4 +1,4 @@
-//! Paths: their segments, the form that is sent, and every reading that a server may have of them.
+//! Paths: their segments, the form that is sent, and the ways in which servers may divide them.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Whole requests. Every name of a connection must be the same one, and no part of a request may name another request.
+//! Whole requests. Every name of a connection must be the same one, and no header and no parameter may ask for another
+//! request.
 
 use std::fmt;
 
@@ -77,7 +78,7 @@ pub struct RawRequest<'a> {
     pub websocket: bool,
 }
 
-/// A request in its canonical form. The policy decides on it and the gateway sends it.
+/// A request in its canonical form. The policy decides on it, and the gateway sends what it says.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct CanonicalRequest {
     host: Host,
@@ -96,7 +97,7 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// How much of the traffic the gateway can read.
+/// The kind of traffic, with the parts of it that the gateway can read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum What {
@@ -298,7 +299,7 @@ impl CanonicalRequest {
         &self.secrets
     }
 
-    /// Whether the request is a push to a git repository, over HTTP or SSH.
+    /// Whether the request is, or could be taken for, a push to a git repository, over HTTP or SSH.
     #[must_use]
     pub fn is_push(&self) -> bool {
         match &self.what {
@@ -393,7 +394,7 @@ impl CanonicalRequest {
     }
 }
 
-/// The request as one line, which [`CanonicalRequest::from_line`] parses back.
+/// The request as one line, without its headers and secrets. [`CanonicalRequest::from_line`] parses it back.
 impl fmt::Display for CanonicalRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.what {

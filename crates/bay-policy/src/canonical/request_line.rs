@@ -12,7 +12,8 @@ const NOTHING: &str = "nothing yet";
 impl CanonicalRequest {
     /// Parses `[METHOD] URL [pushing REF,REF… [(N push options)]] [with HEADER, HEADER…]`.
     ///
-    /// The default method is GET, for `ssh://HOST/REPOSITORY` FETCH, and for the handshake of a WebSocket WEBSOCKET.
+    /// The default method is GET, and FETCH for `ssh://HOST/REPOSITORY`. The method WEBSOCKET means the handshake of a
+    /// WebSocket.
     /// `tcp://HOST:PORT` and `tls://HOST[:PORT]` are connections whose content the gateway does not inspect.
     pub fn from_line(line: &str) -> Result<Self, Refusal> {
         let line = line.trim();

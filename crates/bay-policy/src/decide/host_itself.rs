@@ -1,7 +1,8 @@
 //! Decisions on services of the host, under the one name that means the host itself.
 //!
-//! Only an operator opens a port ([`CompiledPolicy::reaching`]); no rule does. An open port needs no rule. A deny of any
-//! layer takes it back, and an ask asks. What no rule covers is open, whatever a layer says for other hosts.
+//! Only an operator opens a port ([`CompiledPolicy::reaching`]); no rule does. An open port needs no rule. A deny of
+//! any layer takes it back, and an ask asks. On an open port, what no rule covers is allowed, whatever a layer says
+//! for other hosts. Git over SSH is always denied here, and the gateway puts no credentials into these requests.
 //!
 //! The first bytes of a connection show whether it is HTTP/1. The requests of every other protocol cannot be read, so
 //! that a rule on some of them, such as a deny of one path, counts for the whole connection. Otherwise a client could

@@ -66,7 +66,7 @@ fn read<'t>(reader: &mut Reader<'t>, table: &DeTable<'t>, at: usize, origin: Ori
         ("it has no argv, or too many words", "add argv = [\"git\", \"push\", \"**\"]")
     } else if rule.argv[0].contains(char::is_whitespace) {
         (
-            "the first word is a program, and no program has a space in its name",
+            "the first word is the program alone, and it has a space in it",
             "write each word by itself: argv = [\"git\", \"push\", \"**\"]",
         )
     } else if open_inside {

@@ -1,6 +1,7 @@
 //! Policy files: TOML that is parsed key by key, so that each mistake is reported with its position, reason and fix.
 //!
-//! All mistakes of a file are collected. A file with one has no effect at all. `docs/policy.md` describes the language.
+//! The parser goes on after a mistake, so that one run reports as many as it can find. A file with a mistake has no
+//! effect at all. `docs/policy.md` describes the language.
 
 mod document;
 mod examples;
@@ -16,16 +17,17 @@ use crate::rule::Layer;
 
 /// Largest policy file.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
-/// Most rules of one layer, with those of presets and destinations.
+/// Most rules of one layer, with those of its preset and one for each destination. Also most of its rules on commands,
+/// and most of its tables of grants.
 pub const MAX_RULES: usize = 10_000;
 /// Most problems that are reported for one file.
 pub const MAX_PROBLEMS: usize = 50;
-/// Most values of one key of a rule.
+/// Most values in one list of a file.
 pub const MAX_VALUES: usize = 1_000;
 
 /// Parses one layer from the text of a file.
 ///
-/// `file` appears only in messages and origins. `places` are the values of `@registries` and other placeholders.
+/// `file` is only a name, for messages and origins. `places` are the values of `@registries` and other placeholders.
 pub fn parse(layer: Layer, file: &str, text: &str, places: &Places) -> Result<LayerPolicy, Problems> {
     document::parse(layer, file, text, places, document::Extending::Allowed)
 }

@@ -164,7 +164,7 @@ impl<'t> Reader<'t> {
         match value.get_ref().as_array() {
             None => one(value).map(|word| vec![word]),
             Some(array) if array.is_empty() || array.len() > MAX_VALUES => {
-                self.wrong_type(key, value, "at least one value");
+                self.wrong_type(key, value, &format!("1 to {MAX_VALUES} values"));
                 None
             }
             Some(array) => array.iter().map(one).collect(),

@@ -11,12 +11,14 @@ use crate::canonical::{Host, Refusal};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum HostPattern {
-    /// Every name, but no address, and no name of the host, the local network or a metadata service.
+    /// In an allow or an ask: every name, but no address, and no name of the host, the local network or a metadata
+    /// service. In a deny: every host.
     Any,
-    /// Every name below this one, at any depth, but not the name itself.
+    /// Every name below this one, at any depth, but not the name itself. An allow or an ask does not match names of
+    /// metadata services by it.
     Below(Box<str>),
     Name(Box<str>),
-    /// Every address that the network covers; see [`address::named_by`].
+    /// Addresses of the network. An allow or an ask matches special ones only as in [`address::named_by`].
     Network(IpNet),
 }
 

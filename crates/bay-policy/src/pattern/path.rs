@@ -9,8 +9,8 @@ use crate::canonical::path::{Reading, Segment, fold, fold_letters};
 use crate::canonical::refusal::{Part, Quoted, RefusalCode};
 use crate::canonical::{CanonicalPath, Refusal};
 
-/// Replaces a star while a pattern passes through the canonicaliser as a path does. It is a private-use character, so
-/// it is never part of a path itself.
+/// Replaces a star while a pattern passes through the canonicaliser as a path does. It is a private-use character, and
+/// patterns that contain it are refused.
 const STAR: char = '\u{f8ff}';
 const STAR_ENCODED: &str = "%EF%A3%BF";
 

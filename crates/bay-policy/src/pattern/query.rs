@@ -15,7 +15,8 @@ pub enum QueryPattern {
     Any,
     /// The request has no query.
     Nothing,
-    /// Exactly this query, in its canonical form. An added parameter must not extend what a person allowed.
+    /// Exactly this query, in its canonical form, so that an added parameter does not extend what a person allowed. Ask
+    /// and deny ignore case.
     Exactly(String),
     /// Each of these names has one of its values. The query may contain other names too.
     Pairs(BTreeMap<String, ValuePattern>),

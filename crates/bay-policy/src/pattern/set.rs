@@ -100,7 +100,7 @@ pub enum Methods {
     Set(Vec<String>),
 }
 
-/// The methods that an allow without methods permits.
+/// The methods of an HTTP allow or ask that names neither methods nor branches.
 pub const READING_METHODS: [&str; 2] = ["GET", "HEAD"];
 
 impl Methods {
@@ -109,13 +109,13 @@ impl Methods {
         Self::Set(READING_METHODS.map(str::to_owned).to_vec())
     }
 
-    /// The methods that an allow without methods permits for git over SSH.
+    /// The methods of an allow or ask for git over SSH that names neither methods nor branches.
     #[must_use]
     pub fn fetching() -> Self {
         Self::Set(vec![GitService::Fetch.method().to_owned()])
     }
 
-    /// The methods that an allow without methods permits for git over SSH if it names branches.
+    /// The methods of an allow or ask for git over SSH that names branches and no methods.
     #[must_use]
     pub fn pushing() -> Self {
         Self::Set(vec![GitService::Push.method().to_owned()])

@@ -1,4 +1,4 @@
-//! Cargo's `config.toml`: registries, and sources that replace others.
+//! Cargo's `config.toml`: the indices of registries, and the registries of sources.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

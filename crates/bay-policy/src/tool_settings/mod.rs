@@ -1,8 +1,8 @@
 //! Settings of tools on the operator's machine: which registries and mirrors they use.
 //!
-//! Each function parses the text of a file and returns destinations; the caller reads the files. Text that does not
-//! parse is skipped, because these files belong to other programs and may contain anything. Credentials in URLs are
-//! dropped here and never returned.
+//! Most functions parse the text of a file, which the caller has read, and return its destinations. Text that does not
+//! parse is skipped, because these files belong to other programs and may contain anything. User names, passwords and
+//! queries of URLs are dropped here.
 
 mod apt;
 mod cargo;
@@ -37,7 +37,7 @@ pub struct Found {
     pub setting: String,
 }
 
-/// The destination of a URL in an environment variable, under the same limits as a file.
+/// The destination of a URL in an environment variable, under the same limit of length as a file.
 #[must_use]
 pub fn variable(value: &str) -> Option<Place> {
     if value.len() > MAX_SETTINGS_BYTES { None } else { place(value.trim_start_matches("sparse+")) }
@@ -59,7 +59,7 @@ impl Finds {
 /// The destination of a URL without its credentials, query and fragment.
 fn place(url: &str) -> Option<Place> {
     let url = url.trim().trim_matches(['"', '\'']);
-    // The values of these variables are unknown here: they belong to another environment.
+    // A variable in a URL has no known value here.
     if url.contains('$') {
         return None;
     }

@@ -1,4 +1,4 @@
-//! `pip.conf`: `index-url`, `extra-index-url`, `find-links`, in any section, over several lines.
+//! `pip.conf`: `index-url`, `extra-index-url`, `index` and `find-links`, in any section, also over several lines.
 
 use super::{Finds, Found, lines};
 

@@ -1,4 +1,4 @@
-//! Policy files: every mistake is reported with its line, its reason and a fix.
+//! Policy files: mistakes are reported with their line, their reason and a fix.
 
 use bay_policy::write::{Base, file_with_rule, grant_to_toml, rule_to_toml};
 use bay_policy::{Layer, Places, Preset, parse};
