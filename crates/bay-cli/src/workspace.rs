@@ -113,7 +113,7 @@ async fn plan_repository(
                 return Err(ApiError::new(
                     ErrorCode::RepoEmpty,
                     format!("{} has no commits", repo.top.display()),
-                    "commit something first, or name another repository",
+                    "make a first commit, or name another repository; `bay up DIR` also takes a directory that is no repository",
                 ));
             }
             None => {

@@ -27,7 +27,8 @@ pub(crate) struct Grants {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List the grants of a bay.
+    /// List the grants of a bay: exact requests that it may send for a limited time. Expired ones are marked `over`.
+    #[command(after_help = "Example:\n  bay grants ls web")]
     Ls {
         /// Name or id of the bay.
         name: String,
