@@ -166,7 +166,10 @@ fn a_story_answers_the_questions_of_a_fresh_reader() {
         ),
         ("how is it now?", "now       running: ready"),
         ("what runs?", "running: exec 1 claude -p 'fix the login'"),
-        ("is there work?", "files changed (last by exec 1) and were not taken out since: bay branch web BRANCH"),
+        (
+            "is there work?",
+            "files changed (last by exec 1) and were not taken out since: bay branch web BRANCH",
+        ),
     ] {
         assert!(text.contains(answer), "{question} {answer:?} is not in\n{text}");
     }
