@@ -295,14 +295,18 @@ fn half_made(view: &BayView, error: &ApiError) -> ApiError {
     let name = &view.name;
     let next = match error.code {
         ErrorCode::DiskLimit => {
-            format!("`bay rm {name}` and try again with a larger --disk-mib, or with --committed-only")
+            format!(
+                "`bay rm {name}` and try again with a larger --disk-mib; --committed-only leaves uncommitted changes of a repository out"
+            )
         }
-        _ => format!("`bay rm {name}` and try again, or try again without them (--committed-only)"),
+        _ => format!(
+            "`bay rm {name}` and try again; --committed-only leaves uncommitted changes of a repository out"
+        ),
     };
     ApiError::new(
         error.code,
         format!(
-            "{name} was made, but the uncommitted changes could not be copied into it: {}",
+            "{name} was made, but not all files of the directory could be copied into it: {}",
             error.message
         ),
         next,
