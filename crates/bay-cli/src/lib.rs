@@ -14,8 +14,8 @@
 //! streamed.
 //!
 //! Failure paths:
-//! - no daemon answers: `not-root` if the caller may not start one, or `daemon-unreachable` with the last lines of the log
-//!   if it could not be started;
+//! - no daemon answers: `not-root` if the caller may not start one, or `daemon-unreachable`, with the last lines of the
+//!   daemon's log if one was started and failed;
 //! - the connection breaks during an exec: the client attaches again at the next byte ([`session`]), so no kept output is
 //!   lost;
 //! - the daemon refuses: its code, message and next step are printed ([`output`]). A few verbs put them into other words;
