@@ -229,7 +229,7 @@ fn bounded(path: &Path) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The origin of a repository that was cloned to this machine, if it can be fetched over HTTPS.
+/// The address of a repository over HTTPS, if its location is one that can be fetched so.
 pub(crate) fn forge(location: &str, from: &str) -> Vec<FoundPlace> {
     let place = Place::of_repository(location);
     let found =

@@ -97,7 +97,7 @@ impl Audit {
 }
 
 /// Copies a bundle unchanged: it is JSON already, and a copy must have the same bytes. Only on a terminal, which stores
-/// nothing, control sequences are removed.
+/// nothing, control sequences are shown as text.
 async fn print(global: &GlobalOptions, path: &str) -> Outcome {
     let mut body = global.client().download(path).await?;
     let mut streams = Streams::new(false);
