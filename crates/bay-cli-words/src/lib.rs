@@ -1,7 +1,8 @@
-//! How the CLI names the actions in hints. Below the fronts a hint is a typed action; here it becomes a command.
+//! How the CLI names the actions in hints. Below the fronts a hint is a typed action; here it becomes a command or a
+//! flag.
 //!
-//! The REST front uses these words because its clients are people and scripts at the CLI. The CLI uses them for what it
-//! does itself.
+//! The REST front uses these words too, because most of its clients are people and scripts at the CLI. So does a daemon
+//! that cannot start.
 #![forbid(unsafe_code)]
 
 use bay_types::blame::PackageManager;
@@ -118,8 +119,8 @@ impl Words {
     }
 }
 
-/// The command that installs a package. Without a known package there may be no package lists either, so it fetches
-/// them first.
+/// The command that installs a package. If apt knows no package, it may lack its lists, so the command fetches them
+/// first.
 fn install(manager: PackageManager, package: Option<&str>) -> String {
     match (manager, package) {
         (PackageManager::Apt, Some(package)) => format!("apt-get install -y {package}"),

@@ -56,7 +56,7 @@ enum Verb {
     },
     /// Release the last hold.
     Release,
-    /// Capture the files of the bay as a checkpoint (root only). They appear at /.bay/checkpoints/vN.
+    /// Capture the files of the bay as a checkpoint (root only). The newest five are at /.bay/checkpoints/vN.
     Checkpoint {
         /// A description.
         #[arg(short, long, value_name = "TEXT")]
@@ -64,8 +64,8 @@ enum Verb {
     },
     /// List the checkpoints of the bay.
     Checkpoints,
-    /// Restore the bay to a checkpoint (root only). All processes end, this one included. The present state becomes a
-    /// checkpoint first.
+    /// Restore the files of the bay from a checkpoint (root only). All processes end, this one included. The present
+    /// files become a checkpoint first.
     Restore {
         /// The checkpoint to restore: v1, v2, …
         checkpoint: CheckpointName,

@@ -26,7 +26,7 @@ use tokio::net::UnixStream;
 
 use crate::output::progress::Meter;
 
-/// The first start makes the pool, which takes a while on a slow disk.
+/// How long a daemon may take until it answers. The first start makes the pool, which takes a while on a slow disk.
 const START_DEADLINE: Duration = Duration::from_secs(120);
 /// How long the lock of a data directory may stay free after our daemon ended. After that no other daemon is expected.
 const LOCK_GRACE: Duration = Duration::from_millis(500);
@@ -38,7 +38,7 @@ const QUIET_FOR: Duration = Duration::from_millis(200);
 /// Most bytes of the log that an error shows.
 const LOG_TAIL: u64 = 4096;
 const LOG_LINES: usize = 5;
-/// If the log is longer than this at the start of a daemon, it is renamed to `daemon.log.1`, which is replaced.
+/// If the log is longer than this when the CLI starts a daemon, it is renamed to `daemon.log.1`, which is replaced.
 const MAX_LOG: u64 = 16 << 20;
 
 /// Environment variables that a new daemon inherits from the caller that starts it, besides those that git needs to
@@ -218,7 +218,7 @@ fn failed(location: &DaemonLocation, log_start: u64, why: &str) -> ApiError {
     ApiError::new(ErrorCode::DaemonUnreachable, message, next)
 }
 
-/// `error[code]: message` as [`crate::failure`] prints it.
+/// `error[code]: message` as [`crate::output::report`] prints it.
 fn parse_error(line: &str) -> Option<(ErrorCode, String)> {
     let (code, message) = line.strip_prefix("error[")?.split_once("]: ")?;
     let code = ErrorCode::ALL.iter().find(|known| known.as_str() == code)?;

@@ -1,5 +1,5 @@
 //! Free space on the caller's disk for data from a bay. A bay can claim any length and send without end, so a copy
-//! always leaves a reserve.
+//! leaves a reserve, if the filesystem reports its free space.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,9 +12,9 @@ use crate::output::size;
 
 /// Bytes that a copy leaves free on the caller's disk …
 pub(crate) const RESERVE_BYTES: u64 = 64 << 20;
-/// … but at most this fraction of the whole disk, so that small disks are usable too.
+/// … but at most one part in this many of the whole disk, so that small disks are usable too.
 pub(crate) const RESERVE_SHARE: u64 = 20;
-/// Minimum size of a file, a directory or a link: a block and its share of the metadata.
+/// What a new file, directory or link counts for besides its data: a block and its share of the metadata.
 const MEMBER_BYTES: u64 = 8 << 10;
 /// Inodes that a copy leaves free, but at most the same fraction of all.
 const RESERVE_FILES: u64 = 10_000;
@@ -65,7 +65,7 @@ impl DiskSpace {
         })
     }
 
-    /// Refuses a copy that does not fit, before anything is written.
+    /// Refuses a copy that needs more than is free beside the reserve. For callers that have not written anything yet.
     pub(crate) fn require(&self, needed: u64, what: &str, place: &Path) -> Result<(), ApiError> {
         // If the filesystem does not report its free space, writing will fail when it is full.
         let Ok(found) = self.look() else { return Ok(()) };

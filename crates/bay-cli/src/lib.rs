@@ -2,19 +2,23 @@
 //!
 //! ```text
 //!  bay serve ───► [`DaemonInThisExecutable`]
-//!  any other verb ──► clap ──► commands::VERB ──► client ──► D/bay.sock ──► daemon
-//!                                                   │
-//!                                                   └─ no daemon answers, caller is root: start one, wait for it
+//!  most verbs ──► clap ──► commands::VERB ──► client ──► D/bay.sock ──► daemon
+//!                                               │
+//!                                               └─ no daemon answers, caller is root: start one, wait for it
+//!  install, uninstall, doctor, completions ──► clap ──► commands::VERB, without a daemon
 //!  bay-ctl, inside a bay ──► [`bay_ctl`]: asks that bay's guest
 //! ```
 //!
-//! A verb never opens the daemon's files: everything goes through the socket. The caller's own things (repository,
-//! files, terminal) are read here, with the caller's rights, and streamed.
+//! Only what starts, ends, checks or removes a daemon opens the daemon's files. Every other verb goes through the
+//! socket. The caller's own things (repository, files, terminal) are read here, with the caller's rights, and
+//! streamed.
 //!
 //! Failure paths:
-//! - no daemon answers and none can be started: `daemon-unreachable` or `not-root`, with the last lines of the daemon's log;
-//! - the connection breaks during an exec: the client attaches again at the next byte ([`session`]), so no output is lost;
-//! - the daemon refuses: its code, message and next step are printed unchanged ([`output`]);
+//! - no daemon answers: `not-root` if the caller may not start one, or `daemon-unreachable`, with the last lines of the
+//!   daemon's log if one was started and failed;
+//! - the connection breaks during an exec: the client attaches again at the next byte ([`session`]), so no kept output is
+//!   lost;
+//! - the daemon refuses: its code, message and next step are printed ([`output`]). A few verbs put them into other words;
 //! - standard output is closed: the verb exits with 141, as if it had received SIGPIPE.
 #![forbid(unsafe_code)]
 

@@ -197,7 +197,7 @@ pub(crate) enum Target {
 /// Distinguishes a path from a remote repository. `exists` says whether the caller has a file of that name.
 pub(crate) fn target(given: &str, exists: impl Fn(&Path) -> bool) -> Target {
     if let Some(path) = given.strip_prefix("file://") {
-        // The daemon opens no path that a caller names. The caller streams a local repository.
+        // The daemon opens no repository at a path of a caller. The CLI streams a local one.
         return Target::Path(path.into());
     }
     if let Some((scheme, _)) = given.split_once("://")

@@ -1,4 +1,4 @@
-//! The asynchronous runtime of every verb except `bay serve`.
+//! The asynchronous runtime of the verbs. A daemon in this process has one of its own.
 
 use crate::failure::Outcome;
 

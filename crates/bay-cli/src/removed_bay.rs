@@ -12,7 +12,7 @@ use bay_text::percent::path_value;
 
 /// The bay of this name that was removed last.
 pub(crate) async fn newest(global: &GlobalOptions, name: &str) -> Result<Option<BayRemoved>, Failure> {
-    // Every id that the verbs know is also one of the daemon.
+    // The daemon knows removed bays by their ids, so what it answered about an id stands.
     if name.parse::<bay_types::BayId>().is_ok() {
         return Ok(None);
     }

@@ -9,15 +9,15 @@ use bay_types::mib;
 use clap::Args;
 use jiff::SignedDuration;
 
-/// Run the daemon in the foreground, for service managers and for debugging, or end it. Other verbs start a daemon
-/// automatically.
+/// Run the daemon in the foreground, for service managers and for debugging, or end it. Verbs that need a daemon
+/// start one if none answers and root runs them.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay serve\n  bay serve --data-dir /srv/bays --pool /mnt/btrfs/bays\n  bay serve --listen 127.0.0.1:7070\n  bay serve --otlp http://127.0.0.1:4318\n  bay serve --stop\n\nBAY_LOG sets the log level: error, warn, info (default), debug, trace."
 )]
 pub struct Serve {
     /// End the running daemon of the data directory, in order. Bays keep running; nothing leaves them until a daemon
-    /// runs again, which every other verb starts.
+    /// runs again.
     #[arg(long)]
     pub stop: bool,
     /// Also serve the API on this loopback TCP address, for callers with the token from the file `token` of the data

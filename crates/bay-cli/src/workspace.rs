@@ -2,7 +2,7 @@
 //!
 //! | the directory is                    | the workspace begins as          | streamed on top                        |
 //! |-------------------------------------|----------------------------------|----------------------------------------|
-//! | a git tree with commits             | the commit, from the cache       | changed, new and deleted files; files of checked-out submodules |
+//! | a git tree with commits             | the commit, from the cache       | changed, new and deleted files; files of checked-out submodules. Nothing with `--ref` or `--committed-only` |
 //! | a bare repository                   | the commit, from the cache       | nothing                                |
 //! | a git tree without commits          | empty                            | every file git does not ignore         |
 //! | a shallow clone                     | empty                            | everything, `.git` included            |
@@ -28,7 +28,7 @@ use crate::output::progress::Meter;
 use bay_text::escape::one_line;
 use bay_text::percent::segment;
 
-/// Most levels of nested submodules.
+/// How deep submodules of submodules are followed, below those of the repository itself.
 const MAX_SUBMODULE_DEPTH: usize = 8;
 
 /// How a local directory becomes a workspace.
@@ -51,7 +51,7 @@ pub(crate) enum Begin {
 #[derive(Debug)]
 pub(crate) enum Overlay {
     Nothing,
-    /// The changes that `git status` reports. It runs while the bay is made.
+    /// The changes that `git status` reports, and the files of submodules. They are looked for while the bay is made.
     Changes(LocalRepo),
     /// The whole directory.
     Tree(PathBuf),
@@ -113,7 +113,7 @@ async fn plan_repository(
                 return Err(ApiError::new(
                     ErrorCode::RepoEmpty,
                     format!("{} has no commits", repo.top.display()),
-                    "commit something first, or name another repository",
+                    "make a first commit, or name another repository; `bay up DIR` also takes a directory that is no repository",
                 ));
             }
             None => {
@@ -221,7 +221,7 @@ async fn send_bundle(
     }
 }
 
-/// The files to stream on top of the commit.
+/// The files to stream on top of the commit, or of nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     changes: Changes,
@@ -230,7 +230,7 @@ pub(crate) struct Findings {
     submodules: u64,
 }
 
-/// Runs git. This is concurrent with the making of the bay, because on a large tree it takes longer.
+/// Looks for the files to stream. This runs while the bay is made, because on a large tree it takes longer.
 pub(crate) async fn look(overlay: &Overlay) -> Result<Findings, ApiError> {
     let Overlay::Changes(repo) = overlay else {
         return Ok(Findings::default());

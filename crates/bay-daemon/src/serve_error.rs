@@ -76,10 +76,12 @@ impl ServeError {
             Self::Executable { source, .. } => {
                 (io_code(source), "check the disk of the data directory".to_owned())
             }
+            Self::Listen { place, .. } if place.parse::<SocketAddr>().is_ok() => {
+                (ErrorCode::InvalidInput, "give another port with --listen".to_owned())
+            }
             Self::Listen { .. } => (
                 ErrorCode::InvalidInput,
-                "give another place with BAY_SOCKET or --listen; a socket's path has at most 107 bytes"
-                    .to_owned(),
+                "give another path with --socket or BAY_SOCKET (at most 107 bytes)".to_owned(),
             ),
             Self::NotLoopback { address } => (
                 ErrorCode::InvalidInput,

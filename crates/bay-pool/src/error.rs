@@ -252,7 +252,10 @@ impl PoolError {
             ),
             Self::RepoEmpty { .. } => (
                 ErrorCode::RepoEmpty,
-                Hint::new("make a first commit, or use {} without a repository", [Action::MakeBay]),
+                Hint::new(
+                    "make a first commit, or name another repository; {} also takes a directory that is no repository",
+                    [Action::MakeBayFromPath],
+                ),
             ),
             Self::RefNotFound { .. } => (
                 ErrorCode::RefNotFound,

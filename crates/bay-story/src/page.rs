@@ -360,10 +360,8 @@ fn now(story: &Story) -> Vec<String> {
         lines.push(one(format!("{} for your answer: bay approvals ls", wait(now.approvals_open))));
     }
     if now.untaken_work {
-        let since = now.untaken_since_exec.map(|exec| format!(", last by exec {exec}")).unwrap_or_default();
-        lines.push(one(format!(
-            "files changed since work was last taken out{since}: bay branch {bay} BRANCH"
-        )));
+        let last = now.untaken_since_exec.map(|exec| format!(" (last by exec {exec})")).unwrap_or_default();
+        lines.push(one(format!("files changed{last} and were not taken out since: bay branch {bay} BRANCH")));
     }
     lines.truncate(NOW);
     lines

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!  bay __guest, bay __runtime ──► multicall: no arguments parsed, no threads, no runtime started
+//!  bay __load ──────────────────► multicall: the load generator of `bay bench`
 //!  bay-ctl, inside a bay ───────► bay_cli::bay_ctl: asks that bay's guest
 //!  bay serve ───────────────────► serve: the daemon
-//!  any other verb ──────────────► bay_cli: a client of the daemon
+//!  any other verb ──────────────► bay_cli: mostly a client of the daemon
 //! ```
 //!
 //! It only joins the parts: the CLI does not link the daemon, so a change in one does not rebuild the other.

@@ -1,11 +1,11 @@
-//! The other programs inside this executable. Only this module knows their names.
+//! The other programs inside this executable, each with the name or the first argument that starts it.
 
 use std::process::ExitCode;
 
 /// Runs the runtime helper, the guest, `bay-ctl` or the bench's load generator if this process was started as one.
 ///
-/// It checks only the program name and the first argument. Helper and guest must be single-threaded, and both delay a
-/// bay's first command.
+/// It decides by the program name and the first argument alone, before any thread exists. Helper and guest must be
+/// single-threaded, and the time that this takes delays a bay's first command.
 pub(crate) fn dispatch() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
     let name = arguments.next()?;

@@ -12,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 const REST: RestFront = RestFront { router: bay_front_rest::router, refusal: bay_front_rest::encoded };
 
-/// Runs a daemon until it is told to end.
+/// Runs a daemon until it is told to end, or fails.
 pub(crate) fn serve(options: Serve, location: DaemonLocation) -> Result<(), ApiError> {
     if options.detached {
         // Fails only if this process already leads a session, which is as good.
@@ -80,8 +80,8 @@ fn ssh_key(given: &str) -> Result<SshKey, ApiError> {
     })
 }
 
-/// The collector for spans. One from the command line must be usable. One from the environment is ignored if it is
-/// not.
+/// The collector for spans. One from the command line must be usable. One from the environment that is not usable is
+/// ignored, with a message.
 fn collector(given: Option<&str>) -> Result<Option<Collector>, ApiError> {
     if let Some(url) = given {
         return Collector::parse(url).map(Some).map_err(|error| Words::default().error(error));

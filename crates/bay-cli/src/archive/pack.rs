@@ -1,7 +1,8 @@
 //! Packs the caller's files into a tar.
 //!
-//! Owners are not copied: whoever the caller is, the files belong to the bay's root. Links stay links. Files that
-//! cannot be copied (devices, sockets, files that the caller may not read) are skipped, counted and reported.
+//! Owners are not copied: in the archive all files belong to root, and the receiving bay chooses the owner. Links stay
+//! links. Files that cannot be copied (devices, sockets, files that the caller may not read, sparse files of more than
+//! 64 GiB) are skipped, counted and reported.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -38,7 +39,7 @@ pub(crate) struct Packed {
     pub(crate) bytes: u64,
     pub(crate) deleted: u64,
     pub(crate) left_out: u64,
-    /// One of the skipped files and the reason, for the message.
+    /// The first skipped file and the reason, for the message.
     pub(crate) example: Option<String>,
 }
 

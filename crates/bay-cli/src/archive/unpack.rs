@@ -3,8 +3,9 @@
 //! Every member is created relative to an open directory, one path component at a time. No component may be a link,
 //! neither one from the archive nor one that existed before. A file is always a new file, so nothing is ever written
 //! through a symbolic or hard link. Devices and pipes are skipped, set-id bits dropped, owners ignored. Symbolic links
-//! are created unchanged, because a virtual environment needs them. Those that point out of the tree are counted and
-//! reported to the caller. Zeros become holes, and the reserve of the caller's disk stays free ([`crate::disk_space`]).
+//! are created unchanged, because a virtual environment needs them. Those that by their text point out of the tree are
+//! counted and reported to the caller. Zeros become holes, and the reserve of the caller's disk stays free
+//! ([`crate::disk_space`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -43,7 +44,7 @@ const OWNER_BITS: u32 = 0o700;
 pub(crate) struct Unpacked {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
-    /// Devices, pipes and sockets.
+    /// Devices and pipes.
     pub(crate) skipped: u64,
     /// Links that point out of the copied tree.
     pub(crate) links_out: u64,

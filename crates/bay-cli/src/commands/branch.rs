@@ -18,9 +18,10 @@ use bay_text::escape::visible;
 /// Turn the work in a bay into a branch of the current repository, or of a remote.
 ///
 /// The branch has the commits made since the bay began, and one more commit with all uncommitted changes. The work is
-/// checked first as `bay review` does; if it contains a secret, the command fails unless --allow-secrets is given.
-/// Nothing is checked out. An existing branch with other commits stays unchanged unless --force is given. The push uses
-/// your own git, its settings and your credentials, from a repository that contains only the checked work.
+/// checked first as `bay review` does; if it contains what looks like a secret, the command fails unless
+/// --allow-secrets is given. Nothing is checked out. An existing branch with other commits stays unchanged unless
+/// --force is given. The push uses your own git, its settings and your credentials, from a repository that contains
+/// only the checked work.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay branch web fix-login                        a branch in the repository you are in\n  bay branch web --push origin fix-login          push it to `origin`; no local branch is made\n  bay branch web --push git@example.org:me/project.git fix-login"

@@ -21,7 +21,7 @@ use crate::output::progress::Meter;
 /// uncommitted changes. It builds on the commit that the bay began from, so fetch it into a repository that has that
 /// commit. If the bay began without a commit, the bundle contains the bay's whole history. The agent's index, HEAD and
 /// files stay unchanged. Git runs on the agent's tree only inside the bay; its output is checked and rewritten before
-/// you get it.
+/// you get it. The content is not reviewed: `bay review` does that.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay bundle web > web.bundle\n  git fetch web.bundle web:from-web     then, in the repository that receives it\n  bay bundle web --committed-only | ssh host 'cat > web.bundle'"

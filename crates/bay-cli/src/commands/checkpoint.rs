@@ -6,7 +6,8 @@ use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use bay_text::escape::visible;
 
-/// Capture a bay while it runs: its files always, and its memory if possible.
+/// Make a checkpoint of a bay: its files always, and its memory if it runs and that is possible. The bay need not be
+/// stopped first.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay checkpoint web -m 'before the migration'\n  bay checkpoint web --files-only\n  bay restore web v1"

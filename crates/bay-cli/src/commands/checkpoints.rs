@@ -10,7 +10,7 @@ use crate::output::age::since;
 use crate::output::table;
 use bay_text::escape::one_line;
 
-/// Manage the checkpoints of a bay. The newest ones are readable inside it below /.bay/checkpoints.
+/// Manage the checkpoints of a bay. The newest five are readable inside it below /.bay/checkpoints.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay checkpoints ls web\n  bay checkpoints rm web v1 v2")]
 pub(crate) struct Checkpoints {

@@ -13,14 +13,15 @@ use crate::{session, terminal};
 
 /// Run a command in a bay with this terminal's input, output and exit code.
 ///
-/// Exits with the command's own code; 128 + N if signal N ended it; 124 after a timeout; 126 or 127 if it could not be
-/// started; 125 if Workbay itself failed; 2 if the options cannot be parsed. The first Ctrl-C goes to the command, the
-/// second kills everything it started, and the third ends this program. If the daemon restarts meanwhile, this program
-/// waits for it; no output is lost.
+/// Exits with the command's own code; 128 + N if signal N ended it; 137 also if its bay was stopped or died; 124
+/// after a timeout; 126 or 127 if it could not be started; 125 if Workbay itself failed; 2 if the options cannot be
+/// parsed. The first Ctrl-C goes to the command, the second kills everything it started, and the third ends this
+/// program. If the daemon restarts meanwhile, this program waits for it, up to a minute, and continues with the next
+/// byte of the output.
 ///
-/// With -t the command controls this terminal: the terminal interprets everything that the command writes. Without -t a
-/// terminal gets the command's text and colours, and any other sequence is shown as text. A pipe or a file gets every
-/// byte unchanged.
+/// With -t the command controls this terminal: the terminal interprets everything that the command writes, and every
+/// key, Ctrl-C too, goes to the command. Without -t a terminal gets the command's text and colours, and any other
+/// sequence is shown as text. A pipe or a file gets every byte unchanged.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay exec web -- cargo test\n  bay exec web -t -- vim README.md\n  bay exec web --ask -- make release\n  tar c data | bay exec web -- tar x -C /tmp\n  bay exec web -d -- npm run dev   then: bay logs web 3 --follow, with the number it printed"

@@ -8,6 +8,9 @@ use crate::global_options::GlobalOptions;
 use bay_text::escape::one_line;
 
 /// Make new bays from the present state of a bay, or from a checkpoint. They are isolated from each other.
+///
+/// If the checkpoint has the memory too, the processes in it continue in each new bay. Otherwise the bays start from
+/// the files. A new checkpoint has the memory if the bay runs and that is possible.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay fork web --count 3\n  bay fork web --from v2 --name fix\n  bay compare fix-1 fix-2 --run 'make test'"

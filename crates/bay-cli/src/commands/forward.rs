@@ -9,11 +9,12 @@ use crate::global_options::GlobalOptions;
 use crate::output::talk;
 use crate::session::{self, Ends};
 
-/// Reach TCP ports of a bay from this host, until Ctrl-C.
+/// Reach TCP ports of a bay from this host, until Ctrl-C or the bay's removal.
 ///
-/// Every connection to the port of this host becomes a connection to the port on the bay's loopback. WebSockets and hot
-/// reloading work, because nothing in between interprets the bytes. The forward survives a restart of what listens in
-/// the bay, of the bay, and of the daemon: connections end then, and new ones work when the port is back.
+/// Every connection to the port of this host becomes a connection to the port on the bay's loopback. WebSockets and
+/// hot reloading work, because nothing in between interprets the bytes. The forward survives a restart of what
+/// listens in the bay, of the bay, and of the daemon: connections end then, and new ones work when the port is back.
+/// It ends with an error if no daemon answers for a minute.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay forward web 5173              http://127.0.0.1:5173 on this host\n  bay forward web 5173:8080 5432    port 5173 as 8080, and port 5432\n  bay forward web --all             every port from 1024 on, as they appear and disappear\n  bay exec web --forward 5173 -- npm run dev"
@@ -24,7 +25,8 @@ pub(crate) struct Forward {
     /// The bay's port, and after a colon the port of this host if it is another one.
     #[arg(value_name = "PORT[:HOST_PORT]", required_unless_present = "all")]
     ports: Vec<PortPair>,
-    /// Follow `bay ports`: forward every TCP port from 1024 on, under its own number, while something listens on it.
+    /// Follow `bay ports`: forward the TCP ports from 1024 on, at most 100, each under its own number while something
+    /// listens on it.
     #[arg(long)]
     all: bool,
     /// Address of this host to listen at. An address that is not loopback lets other machines in.

@@ -14,8 +14,8 @@ use bay_text::percent::segment;
 /// Allow a bay one exact request for a limited time, and revoke such grants.
 ///
 /// A grant answers an ask of the policy, and replaces a missing rule. It does not override a deny, and does not replace
-/// a missing rule of the host's policy. It ends when its time is over, or when the bay is stopped, replaced or
-/// restored.
+/// a missing rule of the host's policy. It ends when its time is over, or when the bay is stopped, replaced, restored
+/// or starts anew.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay grants add web \"PUT https://files.example.com/report.pdf\" --for 10m\n  bay grants ls web\n  bay grants rm web g-1f00ba12"
@@ -27,7 +27,8 @@ pub(crate) struct Grants {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List the grants of a bay.
+    /// List the grants of a bay: exact requests that it may send for a limited time. Expired ones are marked `over`.
+    #[command(after_help = "Example:\n  bay grants ls web")]
     Ls {
         /// Name or id of the bay.
         name: String,
@@ -38,7 +39,7 @@ enum Verb {
         name: String,
         /// `METHOD https://HOST/PATH`, `FETCH ssh://HOST/REPOSITORY`, `tcp://HOST:PORT` or `tls://HOST`.
         request: String,
-        /// For how long, such as 90s, 10m, 2h.
+        /// For how long, such as 90s, 10m, 2h; at most 30 days.
         #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "10m")]
         for_s: u64,
         /// The id of the grant [default: a generated one].

@@ -7,12 +7,13 @@ use crate::global_options::GlobalOptions;
 use crate::installation::install::install;
 use crate::installation::place::Place;
 
-/// Install this executable for all users: a copy in /usr/local/bin, the group `workbay`, and a systemd unit where systemd
-/// runs. `bay uninstall` removes it.
+/// Install this executable on this host: a copy in /usr/local/bin, the group `workbay`, whose members may use the
+/// daemon and are then equal to root, and, where systemd runs, a unit that starts the daemon at the next boot. `bay
+/// uninstall` removes it.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo ./bay install\n  sudo ./bay install --data-dir /srv/bays")]
 pub(crate) struct Install {
-    /// Replace a file in /usr/local/bin that `bay install` did not make.
+    /// Replace a file /usr/local/bin/bay that `bay install` did not make. A systemd unit of somebody else's stays.
     #[arg(long)]
     force: bool,
     /// For tests: another root directory.

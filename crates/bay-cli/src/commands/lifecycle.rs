@@ -1,4 +1,4 @@
-//! What all verbs on existing bays share.
+//! What the verbs share that take the names of several bays.
 
 use bay_client::{Client, ShowProgress, bay_path, empty};
 use bay_types::ApiError;
@@ -11,7 +11,7 @@ use crate::output::progress::Meter;
 use bay_text::escape::one_line;
 
 /// Resolves several names, each bay once. It resolves all before anything is done to the first: a typing error in the
-/// third name must not cost the first two.
+/// third name must not cost the first two. A single name is only checked; the request for it finds the bay.
 pub(super) async fn resolve(client: &mut Client, names: &[String]) -> Result<Vec<String>, ApiError> {
     let names = names.iter().map(|name| crate::naming::bay(name)).collect::<Result<Vec<_>, _>>()?;
     if let [only] = names[..] {

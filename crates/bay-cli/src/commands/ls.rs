@@ -24,7 +24,7 @@ pub(crate) struct Ls {
     /// Print names only.
     #[arg(short, long)]
     quiet: bool,
-    /// List the bays that were removed, newest first, with their last names.
+    /// List the bays that were removed, newest first and at most 1000, with their last names.
     #[arg(long)]
     removed: bool,
 }

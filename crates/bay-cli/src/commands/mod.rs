@@ -1,4 +1,4 @@
-//! One file per verb.
+//! One file or directory per verb. [`lifecycle`] and [`record`] have what several verbs share.
 
 pub(crate) mod approvals;
 pub(crate) mod attach;

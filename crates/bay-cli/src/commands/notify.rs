@@ -11,8 +11,8 @@ use bay_text::percent::segment;
 
 /// Notify somebody of pending approvals.
 ///
-/// A webhook gets a signed message for each approval and each answer. If a message cannot be delivered, it is sent
-/// again for a while. Approvals work without the notification.
+/// A webhook gets a signed message for each approval and each answer. If a message does not arrive, it is sent again
+/// for up to 15 minutes, and then it is lost. Approvals work without the notification.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay notify add webhook https://hooks.example.com/workbay\n  bay notify test hook-1f00ba12\n  bay notify ls\n  bay notify rm hook-1f00ba12"

@@ -6,14 +6,14 @@ use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use bay_text::escape::one_line;
 
-/// Replace the files of one bay by those of another, such as a parent's by those of its best fork. The old state is
-/// kept.
+/// Replace the files of one bay by those of another, such as a parent's by those of its best fork.
 ///
-/// Only files are copied: all processes of the replaced bay end, and it starts again from the new files.
+/// The old files of the replaced bay become an automatic checkpoint: `bay restore` brings them back. Only files are
+/// copied: all processes of the replaced bay end. It starts again with the new files, unless it was stopped.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay promote web-fork-2 --into web")]
 pub(crate) struct Promote {
-    /// Name or id of the bay to copy from. It stays unchanged.
+    /// Name or id of the bay to copy from. Its files and processes stay as they are.
     name: String,
     /// Name or id of the bay to replace.
     #[arg(long, value_name = "PARENT")]

@@ -21,7 +21,7 @@ use crate::output::{data, talk};
 const LINES: u32 = 200;
 /// Longest line of the stream: the largest event, with every byte escaped, and its text.
 const MAX_LINE: usize = 256 << 10;
-/// How long a daemon may be unreachable before the reader gives up.
+/// How long after the loss of the daemon a reader tries to continue, before it gives up.
 pub(super) const AWAY_FOR: Duration = Duration::from_secs(600);
 /// Pause before the next attempt to connect.
 pub(super) const POLL: Duration = Duration::from_millis(100);

@@ -4,7 +4,8 @@ use super::lifecycle::change;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 
-/// Give a bay a fresh root filesystem from its image. The workspace is kept; all processes end.
+/// Give a bay a fresh root filesystem from the newest image of the name that it was made with. The workspace is kept;
+/// all processes end. It starts again, unless it was stopped.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay replace web\n  bay replace web api")]
 pub(crate) struct Replace {

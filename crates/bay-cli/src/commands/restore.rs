@@ -7,7 +7,11 @@ use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use bay_text::escape::one_line;
 
-/// Restore a bay to one of its checkpoints. Its present state becomes another checkpoint, so nothing is lost.
+/// Restore a bay to one of its checkpoints. Its present files become another checkpoint first; its processes end.
+///
+/// If the checkpoint has the memory too, the processes in it continue. Otherwise the bay starts from the files,
+/// unless it was stopped. The checkpoint of the present files is automatic: such checkpoints are removed after a
+/// week, or earlier if there are many (docs/checkpoints.md).
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay restore web v1\n  bay checkpoints ls web")]
 pub(crate) struct Restore {

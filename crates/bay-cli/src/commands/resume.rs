@@ -4,7 +4,7 @@ use super::lifecycle::change;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 
-/// Resume a paused bay where it stopped.
+/// Resume a paused bay where it was paused.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay resume web\n  bay resume web api")]
 pub(crate) struct Resume {

@@ -9,7 +9,7 @@ use crate::failure::{Failure, Outcome};
 use crate::global_options::GlobalOptions;
 use bay_text::escape::visible;
 
-/// Delete bays and their workspaces. On a terminal it asks first; in a script it does not.
+/// Delete bays with their workspaces and checkpoints. On a terminal it asks first; in a script it does not.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay rm web\n  bay rm web api --yes\n  bay rm web --keep-workspace   the files stay: see `bay workspaces`"
@@ -18,7 +18,7 @@ pub(crate) struct Rm {
     /// Names or ids of the bays.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
-    /// Keep the workspace's files on the pool.
+    /// Keep the workspace's files on the pool. Nothing is asked then.
     #[arg(long)]
     keep_workspace: bool,
     /// Do not ask for confirmation.

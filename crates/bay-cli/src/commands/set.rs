@@ -12,7 +12,7 @@ use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 use crate::output::table::section;
 
-/// Change the limits of a bay, and the services of this host that it may use, while it runs.
+/// Change the limits of a bay, and the services of this host that it may use. It need not be stopped.
 ///
 /// Limits that are not named stay unchanged; `none` removes a limit or restores its default. If a limit cannot be set,
 /// the command fails with the reason, and all old limits remain. A stopped bay gets its new limits when it starts.
@@ -56,7 +56,7 @@ pub(crate) struct LimitFlags {
     /// Disk space that it may use beyond what it shares with its image and repository: MiB, or with a unit.
     #[arg(long, alias = "disk", value_name = "SIZE|none", value_parser = mib, allow_negative_numbers = true)]
     disk_mib: Option<Setting<u64>>,
-    /// Processes that the bay may have; `none` means 8192.
+    /// Processes and threads that the bay may have; `none` means 8192.
     #[arg(long, value_name = "N|none", value_parser = number::<u64>)]
     pids: Option<Setting<u64>>,
     /// MiB per second that it may read from the pool's disk; also with a unit.

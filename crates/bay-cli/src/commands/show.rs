@@ -19,7 +19,7 @@ use crate::removed_bay;
 use bay_text::escape::visible;
 use bay_text::percent::segment;
 
-/// Show everything about a bay: its state and the reason, its origin, its limits, its isolation.
+/// Show a bay: its state and the reason, its origin, limits, use, egress, isolation and cost.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  bay show web")]
 pub(crate) struct Show {

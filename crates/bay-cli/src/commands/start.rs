@@ -4,7 +4,7 @@ use super::lifecycle::change;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 
-/// Start a stopped bay with its files.
+/// Start a stopped or failed bay with its files.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay start web\n  bay start web api")]
 pub(crate) struct Start {

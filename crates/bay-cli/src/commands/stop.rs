@@ -5,14 +5,14 @@ use super::lifecycle::change;
 use crate::failure::Outcome;
 use crate::global_options::GlobalOptions;
 
-/// End all processes of a bay. Its files stay, and `bay start` starts it again.
+/// End all processes of a bay, also those of a paused one. Its files stay, and `bay start` starts it again.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay stop web\n  bay stop web api")]
 pub(crate) struct Stop {
     /// Names or ids of the bays.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
-    /// Seconds between TERM and KILL.
+    /// Seconds between TERM and KILL, at most 600.
     #[arg(
         short = 't',
         long,

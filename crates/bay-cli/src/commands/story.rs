@@ -11,8 +11,9 @@ use crate::removed_bay;
 
 /// Show what happened in a bay on one page: what was asked, tried, failed, refused, what it cost, how it is now.
 ///
-/// Rules make the page from the bay's record; no model does. It has at most 60 lines, whatever the record's size. Where the
-/// time went is an estimate by rule. `bay timeline` has every event. A bay that was removed is found by its last name.
+/// Rules make the page from the bay's record; no model does. It has at most 60 lines, whatever the record's size.
+/// Where the time went is an estimate by rule. `bay timeline` has the events behind it. A bay that was removed is
+/// found by its last name.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay story web\n  bay story web --html > web.html\n  bay story web --json | jq .failed\n\ndocs/story.md describes the rules."

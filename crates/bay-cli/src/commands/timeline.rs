@@ -19,9 +19,9 @@ const WHAT_AT: usize = 24;
 
 /// Show the events of a bay in order: lifecycle, commands, changed files, checkpoints.
 ///
-/// The first column is the line's number. The third is the checkpoint to fork from to return to that point (`-`: none).
-/// Runs of like events are one line with a count, unless --all is given; `bay story` shows all of it on one page. A
-/// bay that was removed is found by its last name.
+/// The first column is the line's number. The third is the newest checkpoint before that point, from which a fork can
+/// begin (`-`: none). Runs of like events are one line with a count, unless --all is given; `bay story` sums it up on
+/// one page. A bay that was removed is found by its last name.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay timeline web\n  bay timeline web --follow\n  bay timeline web --failed\n  bay timeline web --exec 3\n  bay timeline web --kind exec,service --since 10m\n  bay timeline web --since 2h\n  bay timeline web --since 1041 --json | jq -r 'select(.kind == \"exec.end\").what'\n\nWith --json every line is an object: {\"seq\", \"at\", \"kind\", \"what\", \"exec\", \"checkpoint\", \"details\"}; docs/timeline.md has the kinds."
@@ -95,7 +95,7 @@ impl Timeline {
             talk("older lines are left out: --limit 0 shows all");
         }
         if shown.last.is_none() {
-            talk("nothing happened in that time");
+            talk("no event of that time matches");
         }
         if end.end == EndOfTimeline::BayRemoved && self.lines.follow {
             talk("the bay was removed; this is the end of its timeline");

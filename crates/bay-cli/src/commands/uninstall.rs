@@ -14,8 +14,9 @@ use crate::installation::place::Place;
 use crate::installation::remove::{Removal, list, stays};
 use crate::output::table::section;
 
-/// Remove everything that this installation made: bays, the pool, the data directory, the key, the unit, the executable.
-/// Shows the list first. Needs no daemon, may be interrupted, and can be repeated.
+/// Remove what this installation made: bays, the pool, the data directory, the key, the unit, the executable, the
+/// group. First lists that, and what stays, with the reason. Needs no daemon, may be interrupted, and can be
+/// repeated.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo bay uninstall\n  sudo bay uninstall --keep-data    bays and their files stay on disk for a later installation\n  sudo bay uninstall --yes"

@@ -28,7 +28,7 @@ use bay_text::percent::segment;
 /// Make a bay: a workstation with a copy of a repository, isolated and kept until `bay rm`.
 ///
 /// A local repository is copied with its uncommitted changes. Nothing in the bay ever writes back to it; use `bay cp`
-/// or `bay branch` to copy changes out. Commits made in the bay have your git name and address.
+/// or `bay branch` to copy changes out. Commits made in the bay have your git name and address, if your git has them.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay up                                 this directory\n  bay up https://example.org/project.git --ref v2\n  bay up . --name web --memory-mib 2G --mount /srv/data:/data:ro\n  bay up ../other --from web:v3          another repository, with what web had installed at v3\n  bay up . -- make test                  and run a command in it"
@@ -250,7 +250,7 @@ impl Up {
     }
 }
 
-/// A second bay on a repository fetches nothing, so the user must know that newer commits may exist.
+/// A second bay on a repository fetches nothing that the cache has, so the user must know that newer commits may exist.
 async fn cached_since(client: &mut Client, view: &BayView) -> Option<String> {
     let origin = view.origin.as_ref()?;
     let repos: Vec<RepoView> = client.get("/v1/repos").await.ok()?;
@@ -295,22 +295,26 @@ fn half_made(view: &BayView, error: &ApiError) -> ApiError {
     let name = &view.name;
     let next = match error.code {
         ErrorCode::DiskLimit => {
-            format!("`bay rm {name}` and try again with a larger --disk-mib, or with --committed-only")
+            format!(
+                "`bay rm {name}` and try again with a larger --disk-mib; --committed-only leaves uncommitted changes of a repository out"
+            )
         }
-        _ => format!("`bay rm {name}` and try again, or try again without them (--committed-only)"),
+        _ => format!(
+            "`bay rm {name}` and try again; --committed-only leaves uncommitted changes of a repository out"
+        ),
     };
     ApiError::new(
         error.code,
         format!(
-            "{name} was made, but the uncommitted changes could not be copied into it: {}",
+            "{name} was made, but not all files of the directory could be copied into it: {}",
             error.message
         ),
         next,
     )
 }
 
-/// Whether nobody set a policy that applies to a new bay, not even for the host or the project: the default denies
-/// everything. If the policy cannot be read, the summary does not mention it.
+/// Whether no layer of the bay's policy was set, neither its own nor that of the host or the project. Then only the
+/// default applies, which denies everything. If the policy cannot be read, the summary does not mention it.
 async fn has_no_policy(client: &mut Client, view: &BayView) -> bool {
     let found = client.get::<PolicyView>(&bay_path(&view.id.to_string(), "/policy")).await;
     found.is_ok_and(|policy| policy.layers.iter().all(|layer| layer.set_at.is_none()))

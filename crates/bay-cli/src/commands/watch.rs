@@ -26,7 +26,7 @@ const WORKSPACE: &str = bay_types::guest::WORKSPACE;
 /// Show changes below a directory of a bay as they happen.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay watch web\n  bay watch web /workspace/src --shallow\n  bay watch web --json | jq -r 'select(.kind == \"create\").path'\n\nA rename is `rename` at the old name, then `create` at the new one.\nEnds at Ctrl-C, when the bay is stopped or removed, or when the directory is removed, renamed or unmounted.\nContinues while the bay's memory is captured for a checkpoint, or the bay is paused; if changes may have been missed meanwhile, reports `dropped`.\nWith --json every line is an object: {\"event\": \"hello\" | \"change\" | \"dropped\" | \"gone\", …}."
+    after_help = "Examples:\n  bay watch web\n  bay watch web /workspace/src --shallow\n  bay watch web --json | jq -r 'select(.kind == \"create\").path'\n\nA rename is `rename` at the old name, then `create` at the new one.\nEnds at Ctrl-C, when the bay is stopped or removed, when the daemon ends, or when the directory is removed, renamed or unmounted.\nContinues while the bay's memory is captured for a checkpoint, or the bay is paused; if changes may have been missed meanwhile, reports `dropped`.\nWith --json every line is an object: {\"event\": \"hello\" | \"change\" | \"dropped\" | \"gone\", …}."
 )]
 pub(crate) struct Watch {
     /// Name or id of the bay.

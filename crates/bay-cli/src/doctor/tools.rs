@@ -23,7 +23,7 @@ pub(super) async fn git() -> Check {
         id: "git",
         title: "git",
         required: false,
-        cost: "`bay up` cannot take repositories, neither local nor remote; empty bays and directories work",
+        cost: "`bay up` cannot take repositories, neither local nor remote; directories without .git work",
         fix: "apt install git",
     };
     match version_of("git").await {

@@ -48,7 +48,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// Ends the listeners to ports of the bay that match. Afterwards nothing listens at their addresses.
+    /// Ends the listeners to ports of the bay that match. Afterwards their sockets are closed.
     pub(super) async fn remove(&mut self, matches: impl Fn(u16) -> bool) -> Vec<Change> {
         let mut closed = Vec::new();
         for (address, mut listener) in self.0.extract_if(.., |_, listener| matches(listener.inside)) {

@@ -10,7 +10,7 @@
 //!                                  └─ refused ──► reset, with one note until a connection to that port succeeds
 //! ```
 //!
-//! The listeners stay while the bay does not run, or the daemon restarts: connections are refused meanwhile.
+//! The listeners stay while the bay does not run, or the daemon restarts: new connections are reset meanwhile.
 
 mod listeners;
 mod port_pair;
@@ -51,7 +51,7 @@ const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 const FIRST_FOLLOWED: u16 = 1024;
 /// The most ports that are followed at once.
 const MAX_FOLLOWED: usize = 100;
-/// Open files that this program may need: two for each connection that a bay may have.
+/// Open files that this program asks for. Each connection needs two.
 const WANTED_FILES: u64 = 4096;
 
 /// What a caller wants to forward.
@@ -59,7 +59,7 @@ const WANTED_FILES: u64 = 4096;
 pub(crate) struct Wanted {
     pub(crate) bay: String,
     pub(crate) pairs: Vec<PortPair>,
-    /// Also every other port on which the bay listens, under the same number.
+    /// Also other TCP ports on which the bay listens, from [`FIRST_FOLLOWED`] on, under the same number.
     pub(crate) all: bool,
     pub(crate) listen: IpAddr,
 }
@@ -241,7 +241,8 @@ impl Forwarding {
         }
     }
 
-    /// Listens on the ports on which the bay listens, and on no other. `reported` are ports that cannot be followed.
+    /// Follows the ports on which the bay listens: opens and closes listeners beside those of the named pairs.
+    /// `reported` are ports that cannot be followed.
     async fn follow(&mut self, client: &mut Client, reported: &mut Vec<u16>) -> Vec<Change> {
         let ports: Vec<Port> = match client.get(&bay_path(&self.wanted.bay, "/ports")).await {
             Ok(ports) => ports,

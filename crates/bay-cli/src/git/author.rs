@@ -7,9 +7,9 @@ use bay_types::bay::Author;
 
 use super::safe_command::git;
 
-/// The author that git would write into a commit made in `dir`, from the caller's settings and those of the repository.
-/// Under `sudo` the settings are root's, which rarely name an author; then the settings of the user who ran sudo count.
-/// `None` if no author is configured: a bay works without one.
+/// `user.name` and `user.email` as git finds them in `dir`, from the caller's settings and those of the repository.
+/// Under `sudo` the settings are root's, which rarely name an author; then `~/.gitconfig` of the user who ran sudo
+/// counts. `None` if one of them is missing or not plain text: a bay works without an author.
 pub(crate) async fn author(dir: &Path) -> Option<Author> {
     match named(dir, &[]).await {
         Some(author) => Some(author),

@@ -1,8 +1,8 @@
 //! The caller's own repository, read and written as the caller, with the caller's git.
 //!
-//! Git runs only on a tree that the caller named. An agent's work reaches it from a clean repository of our own
-//! ([`bring_out`]). The tree itself may come from a stranger, so no program that its configuration names is run
-//! ([`safe_command`]).
+//! Git runs only on a tree that the caller named, is in, or made the bay from. An agent's work reaches it from a
+//! clean repository of our own ([`bring_out`]). The tree itself may come from a stranger, so no program that its
+//! configuration names is run ([`safe_command`]).
 
 mod author;
 pub(crate) mod bring_out;
@@ -138,7 +138,7 @@ pub(crate) async fn upstream(dir: &Path) -> Option<String> {
     discover(dir).await.ok()??.line(&["config", "--get", "remote.origin.url"]).await.ok()?
 }
 
-/// Refuses a repository whose configuration (`core.worktree`) names a tree of another owner. Otherwise the caller's
+/// Refuses a repository whose configuration (`core.worktree`) names a tree that is not its own. Otherwise the caller's
 /// home, for instance, would be copied into the bay.
 async fn same_repository(dir: &Path, top: &Path) -> Result<(), ApiError> {
     let mut places = Vec::new();
@@ -318,7 +318,7 @@ impl LocalRepo {
         Ok(output.stdout.split(|b| *b == 0).filter(|p| !p.is_empty()).map(to_path).collect())
     }
 
-    /// Whether LFS stores some files, so that the commit contains only pointers to them.
+    /// Whether `.gitattributes` at the top names LFS. Then the commit contains only pointers to some files.
     pub(crate) fn uses_lfs(&self) -> bool {
         std::fs::read_to_string(self.top.join(".gitattributes")).is_ok_and(|text| text.contains("filter=lfs"))
     }

@@ -15,8 +15,8 @@ use super::install::{is_own_unit, members};
 use super::place::{Place, sha256};
 use crate::daemon_start::DaemonLocation;
 
-/// What a daemon makes in its data directory, besides the pool. A name with a suffix (`bay.db-wal`, `token.new`) belongs
-/// to the name before it.
+/// What a daemon makes in its data directory, besides the pool and [`LAST`]. A name with a suffix (`bay.db-wal`,
+/// `token.new`) belongs to the name before it.
 const DATA: [&str; 13] = [
     "bay.db",
     "bay.sock",
@@ -268,7 +268,7 @@ fn other_daemon(executable: &Path, data_dir: &Path) -> Option<(i32, String)> {
     None
 }
 
-/// The paths of the host that hold keys.
+/// Whether a key is directly in the directory of keys, of this installation or of the host.
 pub(crate) fn is_below_keys(place: &Place, key: &Path) -> bool {
     key.parent() == Some(place.keys().as_path()) || key.parent() == Some(Path::new(KEYS))
 }

@@ -1,4 +1,5 @@
-//! `bay install`: a copy of this executable for all users, the group of its users, and the unit if systemd runs.
+//! `bay install`: a copy of this executable in /usr/local/bin, the group whose members may use the daemon, and the unit
+//! if systemd runs.
 
 use std::fs;
 use std::path::Path;
@@ -130,7 +131,7 @@ fn service(place: &Place, record: &mut Record) -> Result<Option<String>, ApiErro
         systemctl(&["daemon-reload"])?;
         systemctl(&["enable", "workbay.service"])?;
     }
-    Ok(Some(format!("{} starts the daemon with the host (systemctl start workbay)", path.display())))
+    Ok(Some(format!("{} starts the daemon at the next boot (now: systemctl start workbay)", path.display())))
 }
 
 pub(crate) fn systemctl(arguments: &[&str]) -> Result<(), ApiError> {

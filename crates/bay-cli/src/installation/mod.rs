@@ -1,4 +1,4 @@
-//! Installing this executable on a host, and removing everything that an installation made.
+//! Installing this executable on a host, and removing what an installation made.
 //!
 //! | module  | for |
 //! |---------|-----|

@@ -100,7 +100,7 @@ impl<'a> Removal<'a> {
         Self { place, found, keep_data, die_before, lock: None }
     }
 
-    /// Removes everything.
+    /// Runs the steps, with `keep_data` only those that keep data.
     pub(crate) fn run(&mut self) -> Result<(), ApiError> {
         for step in Step::ALL {
             if self.die_before == Some(step.name()) {

@@ -1,8 +1,9 @@
-//! The settings of the operator's own tools: the registries that they use, which a bay may then read too.
+//! The settings of the operator's own tools: the registries that they use. A policy with `@registries` lets a bay read
+//! these.
 //!
-//! Only the caller's files and environment are read. They belong to other programs and may contain anything, so their
-//! size is bounded and text that does not parse is skipped. Credentials never leave the parsers. A tool without
-//! settings has its default registries.
+//! Only the caller's environment, and files of the caller and of the host, are read, with the caller's rights. They
+//! belong to other programs and may contain anything, so their size is bounded and text that does not parse is
+//! skipped. Credentials never leave the parsers. A tool without settings has its default registries.
 
 mod lookup;
 mod repository;
@@ -228,7 +229,7 @@ fn bounded(path: &Path) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The origin of a repository that was cloned to this machine, if it can be fetched over HTTPS.
+/// The address of a repository over HTTPS, if its location is one that can be fetched so.
 pub(crate) fn forge(location: &str, from: &str) -> Vec<FoundPlace> {
     let place = Place::of_repository(location);
     let found =

@@ -1,4 +1,4 @@
-//! Prints an error: two lines for people, one JSON object for programs.
+//! Prints an error: its message and the next step, a line each, for people; one JSON object for programs.
 
 use bay_text::escape::{self, message};
 use bay_types::ApiError;

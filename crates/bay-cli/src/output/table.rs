@@ -3,7 +3,7 @@
 use bay_types::bay::State;
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 
-/// A table without lines. It is as wide as its content and never wider than the terminal.
+/// A table without lines. It is as wide as its content; on a terminal with colours, at most as wide as the terminal.
 pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

@@ -48,8 +48,8 @@ impl Chunks {
 
 /// The data for the guest: the frame being sent, the input that the guest may not have yet, and the terminal's size.
 ///
-/// If the guest of the present connection supports offsets, input has offsets. It is then kept until the guest has it,
-/// and is sent again on the next connection. Otherwise sent input is dropped here.
+/// If the guest of the present connection supports offsets, input has offsets. It is then kept until the command took
+/// it. What the guest has not received is sent again on the next connection. Otherwise sent input is dropped here.
 #[derive(Debug)]
 pub(super) struct Outbox {
     id: InputId,
@@ -64,7 +64,7 @@ pub(super) struct Outbox {
     unsent: usize,
     /// The offset of the next input.
     end: u64,
-    /// The command read the input before this offset.
+    /// The command took the input before this offset.
     taken: u64,
     ended: bool,
     end_sent: bool,
@@ -162,7 +162,7 @@ impl Outbox {
         self.fill();
     }
 
-    /// Notes that the command read the input before this offset.
+    /// Notes that the command took the input before this offset.
     pub(super) fn taken(&mut self, offset: u64) {
         self.taken = self.taken.max(offset);
         self.forget_before(offset);

@@ -12,10 +12,10 @@
 //!                     daemon-unreachable, or 130 (the command continues; `bay logs` shows the rest)
 //! ```
 //! The client chooses the id of an exec, so it can repeat a start whose answer was lost. It counts output bytes, so
-//! nothing is lost or shown twice. It counts input bytes too, and keeps them until the guest has them. Only a guest or
-//! daemon of an earlier release does not count input. If a connection to one is cut, the bytes in transit are lost, and
-//! the client reports that. Signals use connections of their own, because a command that reads no input would delay
-//! them.
+//! nothing that was kept is lost or shown twice. It counts input bytes too, and keeps them until the command took
+//! them. Only a guest or daemon of an earlier release does not count input. If a connection to one is cut, the bytes
+//! in transit are lost, and the client reports that. Signals use connections of their own, because a command that
+//! reads no input would delay them.
 
 pub(crate) mod capture;
 mod detach_keys;
@@ -46,7 +46,7 @@ use input::{Chunks, Outbox};
 pub(crate) use notes::note;
 use sink::{Piece, Sink};
 
-/// How long a daemon may be unreachable before a running command is given up.
+/// How long a daemon may be unreachable before this program stops waiting for a running command, which continues.
 const REATTACH_FOR: Duration = Duration::from_secs(60);
 /// A service manager usually restarts a daemon that died. This program starts one only after this time.
 const START_AFTER: Duration = Duration::from_secs(3);
@@ -80,7 +80,7 @@ pub(crate) async fn run(client: &mut Client, bay: &str, spec: ExecSpec, raw: boo
 }
 
 /// Attaches to a command that runs already, from a byte of its output on, and returns its exit code. If the caller
-/// detaches or is gone, the command continues, and the code is 0.
+/// detaches, the code is 0. The command continues then, and also if the caller is gone.
 pub(crate) async fn join(client: &mut Client, bay: &str, spec: ExecSpec, since: u64, raw: bool) -> Outcome {
     let mut session = Session::new(client, bay, spec);
     session.streams = Streams::new(raw || session.spec.tty.is_some());
@@ -474,7 +474,8 @@ impl<'a> Session<'a> {
     }
 
     /// Forwards a signal: the first Ctrl-C to the command; the second kills everything that it started; the third ends
-    /// this program. After a hangup nobody can read the output any more.
+    /// this program. After a hangup nobody can read the output any more: it ends this program at once, and is passed on
+    /// to a command that this program started.
     async fn forward(&mut self, number: i32) -> Option<End> {
         if number == SignalKind::hangup().as_raw_value() && self.joined {
             return Some(End::Interrupted(number));

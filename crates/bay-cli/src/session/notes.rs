@@ -60,7 +60,7 @@ impl Session<'_> {
         note(text);
     }
 
-    /// Warns of output that was changed in transit. Missing output was already reported as a gap.
+    /// Warns of output that is not what the command wrote. Missing output was already reported as a gap.
     pub(super) fn say_check(&self, check: Option<OutputCheck>) {
         if let Some(check @ OutputCheck::Changed { .. }) = check
             && let Some(warning) = output_check::warning(check)

@@ -10,7 +10,7 @@ use crate::output::size;
 
 /// Longest name that is shown without clipping.
 const NAME: usize = 24;
-/// Minimum width of a line: nobody reads a narrower screen.
+/// Lines are cut at no fewer characters than this: nobody reads a narrower screen.
 const LEAST_WIDTH: usize = 20;
 
 /// The order of the rows: numbers from the largest, names from A to Z.
@@ -54,7 +54,7 @@ const COLUMNS: [Column; 13] = [
     Column { title: "EXECS", spare: 1, left: false, cell: |bay| bay.execs_running.to_string() },
 ];
 
-/// The whole screen: never wider than `columns`, never higher than `rows`.
+/// The whole screen: at most `rows` high and `columns` wide, or [`LEAST_WIDTH`] on a narrower terminal.
 pub(super) fn screen(
     rates: &Rates,
     order: Order,

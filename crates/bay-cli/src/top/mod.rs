@@ -39,7 +39,7 @@ const CTRL_C: u8 = 3;
 ///
 /// Pressure is the share of the last ten seconds in which a process in the bay waited for processors, memory and disks,
 /// in percent. Steal is the processor time that other machines on the same hardware took from this host. DISK is what
-/// only that bay holds, SHARED what it shares with its image and repository.
+/// only that bay holds, SHARED the size of its image.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay top\n  bay top --once --json | jq '.bays[] | {name, cpu_percent}'")]
 pub(crate) struct Top {

@@ -1,5 +1,5 @@
-//! The terminal during `bay top`: alternate screen, no cursor, no echo. All of it is restored at the end, however it
-//! comes.
+//! The terminal during `bay top`: alternate screen, no cursor, no echo. All of it is restored when the screen is
+//! dropped, and at a panic.
 
 use std::io::{self, Write};
 

@@ -168,7 +168,7 @@ fn a_story_answers_the_questions_of_a_fresh_reader() {
         ("what runs?", "running: exec 1 claude -p 'fix the login'"),
         (
             "is there work?",
-            "files changed since work was last taken out, last by exec 1: bay branch web BRANCH",
+            "files changed (last by exec 1) and were not taken out since: bay branch web BRANCH",
         ),
     ] {
         assert!(text.contains(answer), "{question} {answer:?} is not in\n{text}");

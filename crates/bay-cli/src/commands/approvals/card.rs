@@ -101,9 +101,9 @@ pub(super) fn allowed(card: &Approval, now: Timestamp) -> String {
     format!("covers {what}; {scope}{waits}")
 }
 
-/// An entry of a list is shortened to about this many terminal lines. The limit of characters always applies, also on a
-/// terminal.
+/// On a terminal, an entry of a list is shortened to about this many lines.
 const MAX_LIST_LINES: usize = 4;
+/// An entry of a list is shortened to about this many characters, on a terminal too.
 const MAX_LIST_CHARS: usize = 600;
 /// The prefix of each further line of an entry, so that no text from a bay can look like the next entry.
 const FURTHER_LINE: &str = "          │ ";

@@ -22,21 +22,23 @@ mod card;
 /// How long to wait before each check whether a command needs an approval.
 const WAITING_AFTER: [Duration; 2] = [Duration::from_millis(700), Duration::from_secs(3)];
 
-/// Longest line of a watch: a card with a whole command line and the beginning of a body.
+/// Most bytes of an unfinished line of a watch. A line is a card, with a whole command line and the beginning of a
+/// body.
 const MAX_LINE: usize = 8 << 20;
 
 /// List and answer pending approvals.
 ///
-/// If a policy says ask, the request or command waits until somebody answers. If nobody answers in time, it is refused.
-/// Each approval has a card, which shows what would be sent or run, and for which process. An allow covers exactly what
-/// the card shows, unless you give --any-body.
+/// If a policy says ask, or `bay exec` has --ask, the request or command waits until somebody answers. If nobody
+/// answers in time, it is refused. Each approval has a card, which shows what would be sent or run, and who wants it.
+/// An allow covers exactly what the card shows, unless you give --any-body. If the client has left meanwhile, its
+/// next try finds the answer.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  bay approvals                      pending approvals\n  bay approvals --watch              new cards as they appear\n  bay approvals show 1f00ba12        everything about one\n  bay approvals allow 1f00ba12       this one request, exactly as its card shows it\n  bay approvals allow 1f00ba12 --for 10m\n  bay approvals revoke 1f00ba12      revoke that allow early\n  bay approvals deny 1f00ba12 -m \"not to this host\" --rollback\n\nAn id may be shortened to the end of it, as lists show it."
 )]
 pub(crate) struct Approvals {
-    /// Show new cards until Ctrl-C.
+    /// Show the pending approvals, then new ones and answers as they come, until Ctrl-C.
     #[arg(long)]
     watch: bool,
     /// Include answered approvals.
@@ -56,7 +58,7 @@ enum Verb {
         /// The id, or the end of it.
         id: String,
     },
-    /// Allow exactly what the card shows.
+    /// Allow exactly what the card shows, or with --any-body other bodies and headers too.
     Allow {
         /// The id, or the end of it.
         id: String,
@@ -81,7 +83,7 @@ enum Verb {
         /// The reason, which the refused client is shown.
         #[arg(short, long, value_name = "WHY")]
         message: Option<String>,
-        /// Restore the bay to the checkpoint that was taken before the approval.
+        /// Restore the files of the bay from the checkpoint on the card, if it has one.
         #[arg(long)]
         rollback: bool,
     },
@@ -191,7 +193,8 @@ fn list(cards: &[Approval], as_json: bool) -> Result<(), Failure> {
     cards.iter().try_for_each(|card| data(&card::line(card, now, columns())))
 }
 
-/// Reports once, if a person may read it, that a command needs an approval, if it still does after a moment.
+/// Reports on standard error, at most once, that a command with these arguments needs an approval, if one is still open
+/// after a moment.
 pub(super) async fn tell_if_waiting(mut client: Client, bay: String, argv: Vec<String>) {
     for after in WAITING_AFTER {
         tokio::time::sleep(after).await;
@@ -213,7 +216,7 @@ pub(super) async fn tell_if_waiting(mut client: Client, bay: String, argv: Vec<S
     }
 }
 
-/// Shows a card for each new approval and a line for each answer. Continues when the daemon restarts.
+/// Shows a card for each open approval and a line for each answer. Waits up to ten minutes for a daemon that restarts.
 async fn watch(global: &GlobalOptions) -> Result<(), Failure> {
     let (mut seen, mut away_since) = (HashMap::new(), None::<Instant>);
     if !global.json {

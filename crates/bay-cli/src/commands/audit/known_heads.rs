@@ -11,7 +11,8 @@ use bay_types::{ApiError, ErrorCode};
 
 use crate::output::talk;
 
-/// The path of the file with the verified head of this log. `None` if the caller has no home directory.
+/// The path of the file with the verified head of this log. `None` if neither `XDG_STATE_HOME` nor `HOME` is an
+/// absolute path.
 pub(super) fn place(log: &str) -> Option<PathBuf> {
     place_in(log, std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
 }
@@ -25,7 +26,8 @@ fn place_in(log: &str, state: Option<OsString>, home: Option<OsString>) -> Optio
     Some(state.join("workbay/ledger").join(name))
 }
 
-/// The last verified head. A head signed by another key is an error (`LedgerBroken`).
+/// The newest verified head. `None` if there is no file. A file without a head that this key signed is an error
+/// (`LedgerBroken`).
 pub(super) fn recall(place: &Path, key: &PublicKey) -> Result<Option<Head>, ApiError> {
     let note = match fs::read_to_string(place) {
         Ok(note) if note.len() <= MAX_NOTE => note,

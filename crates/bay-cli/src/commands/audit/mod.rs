@@ -15,7 +15,7 @@ use crate::global_options::GlobalOptions;
 use crate::output::streams::Streams;
 use crate::output::{data, json, written};
 
-/// Prove that no event in the record of all actions and decisions was changed, here or on another machine.
+/// Check, here or on another machine, that no event in the record of actions and decisions was changed.
 ///
 /// Every event is a leaf of a Merkle tree (RFC 6962), and the daemon signs its root. With the public key anyone can
 /// check a bundle without the daemon. An older head, kept elsewhere, reveals a record that was truncated or forked
@@ -51,7 +51,8 @@ enum Verb {
         #[arg(long, value_name = "EVENTS", conflicts_with = "event")]
         since: Option<u64>,
     },
-    /// Print the newest signed head. If you keep it elsewhere, it reveals any later change to the record.
+    /// Print the newest signed head. If you keep it elsewhere, it reveals any later change to the events that it
+    /// covers.
     Head,
     /// Print this daemon's public key, with which `bay audit verify --key` checks its heads and bundles on any machine.
     Key,
@@ -96,7 +97,7 @@ impl Audit {
 }
 
 /// Copies a bundle unchanged: it is JSON already, and a copy must have the same bytes. Only on a terminal, which stores
-/// nothing, control sequences are removed.
+/// nothing, control sequences are shown as text.
 async fn print(global: &GlobalOptions, path: &str) -> Outcome {
     let mut body = global.client().download(path).await?;
     let mut streams = Streams::new(false);

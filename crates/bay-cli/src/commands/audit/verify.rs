@@ -23,8 +23,8 @@ const MAX_KEY: usize = 1024;
 
 /// Verify the live record, or a bundle with only the public key.
 ///
-/// Every hash is computed again here, from the events. The newest verified head is remembered for the caller. If the
-/// record was truncated or forked since, the check fails, even if the daemon signed it.
+/// Every hash is computed again here, from the events. The newest verified head is remembered in the caller's home
+/// directory. If the record was truncated or forked since, the next check fails, even if the daemon signed it.
 #[derive(Debug, Args)]
 pub(super) struct Verify {
     /// A bundle of `bay audit export` or `bay audit proof`, `-` for standard input [default: the live record].

@@ -20,7 +20,7 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:80em;marg
 pub(super) fn page(command: &str, parallel: bool, rows: &[Row]) -> String {
     let title = format!("Comparison of {}", crate::output::count(rows.len() as u64, "bay"));
     let how = if parallel {
-        "All bays ran it at once: times cannot be compared."
+        "Several bays ran it at once: times cannot be compared."
     } else {
         "The bays ran it one after another."
     };

@@ -25,9 +25,9 @@ const EXIT_INTERRUPTED: u8 = 130;
 /// Run the same command in several bays and compare the results side by side.
 ///
 /// The runs are one after another, so that they do not compete for processors; --parallel runs them concurrently. Each
-/// run is an exec of its bay, and `bay logs BAY EXEC` has all its output. Exits with 0 if the command ended in every
-/// bay, with whatever status. Otherwise the exit status is that of the error of the first bay, in the given order,
-/// that has one; after Ctrl-C it is 130.
+/// run is an exec of its bay, and `bay logs BAY EXEC` has its output. Exits with 0 if the command ended in every bay,
+/// with whatever status. Otherwise the exit status is that of the error of the first bay, in the given order, that has
+/// one; after Ctrl-C it is 130.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay compare fix-1 fix-2 fix-3 --run 'cargo test'\n  bay compare a b --run 'npm ci && npm test' --timeout 600 --parallel\n  bay compare a b --run 'make test' --html > compared.html\n  bay compare a b --run 'make bench' --json | jq '.bays[] | {bay, wall_s}'\n\n`*` is the best value of a column among the bays that succeeded, or among all if none did. `!` marks each failure if not all exits are the same."

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::counts::{Reader, Stream, TestCounts};
 use crate::commands::diff;
 
-/// If the output stream breaks, the command must give new output within this time before the next break.
+/// Longest time between the first break of the output stream and a later one, if no output came in between.
 const AWAY_FOR: Duration = Duration::from_secs(60);
 /// How long the record may lag behind the reported end of the command.
 const RECORDED_WITHIN: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ pub(crate) struct DiffSize {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
     pub(crate) bay: String,
-    /// Number and id of the exec: `bay logs BAY NUMBER` has all its output.
+    /// The number of the exec: `bay logs BAY NUMBER` has its kept output.
     pub(crate) number: Option<u64>,
     pub(crate) exec: Option<ExecId>,
     pub(crate) exit: Option<Exit>,
@@ -85,7 +85,8 @@ async fn diff_size(client: &mut Client, bay: &str, ignored: bool) -> Option<Diff
     })
 }
 
-/// Runs the command to its end. `ignored` counts also changed files that the repository ignores. Any error becomes part of the row.
+/// Runs the command to its end. With `ignored`, DIFF also counts files that the repository ignores. An error of the
+/// command becomes part of the row; if only DIFF fails, the row lacks it.
 pub(crate) async fn run(mut client: Client, bay: &str, spec: ExecSpec, ignored: bool) -> Row {
     let mut row = Row::new(bay);
     let mut reader = Reader::default();

@@ -14,7 +14,7 @@ use bay_text::escape::{one_line, visible};
 const REASON: usize = 60;
 /// Follows the best value of a column.
 const BEST: &str = " *";
-/// Follows an exit that differs from the successful ones.
+/// Follows a failure when not all bays ended with the same code.
 const DIFFERS: &str = " !";
 
 /// A cell of the comparison.
@@ -33,12 +33,12 @@ pub(super) enum Mark {
     Best,
     Succeeded,
     Failed,
-    /// A failure where other bays ended otherwise.
+    /// A failure when not all bays ended with the same code.
     Differs,
 }
 
-/// Everything that a comparison shows, for a terminal and for a page. Columns without a value are left out. Texts of a
-/// bay are on one line and without control characters.
+/// The table, for a terminal and for a page. TESTS, DIFF and WHY NOT are left out if no bay has a value in them. Texts
+/// of a bay are on one line and without control characters.
 #[derive(Debug)]
 pub(super) struct Columns {
     pub(super) header: Vec<&'static str>,
@@ -114,7 +114,7 @@ fn cell(shown: &Shown, in_marked_column: bool) -> Cell {
     }
 }
 
-/// What the table does not show.
+/// One line: which bays succeeded, which failed, and which did not run to an end.
 pub(super) fn verdict(rows: &[Row]) -> String {
     let named = |wanted: &dyn Fn(&Row) -> bool| {
         rows.iter().filter(|row| wanted(row)).map(|row| visible(&row.bay)).collect::<Vec<_>>().join(", ")
@@ -139,7 +139,7 @@ pub(super) fn left_out(rows: &[Row]) -> Option<String> {
     (ignored > 0).then(|| format!("{} ignored {files} not in DIFF: --ignored counts them", grouped(ignored)))
 }
 
-/// Whether some bays succeeded and some failed, or bays failed in different ways.
+/// Whether the bays ended with different exit codes.
 fn exits_differ(rows: &[Row]) -> bool {
     let mut exits = rows.iter().filter_map(|row| row.exit_code);
     let first = exits.next();

@@ -25,9 +25,11 @@ use crate::session::{Ends, code_of_signal};
 /// copies the content of a directory instead of the directory. A destination that ends in / must be an existing
 /// directory. `-` is standard input or output: one file, or a tar of a directory that is copied out.
 ///
-/// Files from a bay never land outside the destination, whatever the bay does. Holes of sparse files stay holes. A file
-/// that does not fit is refused before anything is written, and some space stays free on this side's disk. On a
-/// terminal `-` shows a file's text and colours, and removes all other terminal sequences.
+/// Files from a bay never land outside the destination, whatever the bay does. Holes of sparse files stay holes,
+/// except in a copy to `-`; into a bay, a sparse file of more than 64 GiB is not copied. Some space stays free on
+/// this side's disk: a single file that does not fit is refused before anything is written; a copy of a directory
+/// ends when the disk is that full, and what was copied stays. On a terminal `-` shows a file's text and colours, and
+/// any other terminal sequence as text.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay cp notes.txt web:            into /workspace\n  bay cp web:/workspace/dist .     a directory, as ./dist\n  bay cp web:report/. out          what is in report, into out\n  bay cp web:log.txt - | less"
@@ -39,7 +41,8 @@ pub(crate) struct Cp {
     /// Destination: a path, NAME:PATH, or -.
     #[arg(value_name = "DST")]
     destination: String,
-    /// Owner of the copy in a bay [default: root].
+    /// Owner of the copy in a bay [default: of a replaced file, its owner; in the workspace and home directory of the
+    /// user of `bay up --user`, that user; otherwise root].
     #[arg(short, long)]
     user: Option<String>,
 }

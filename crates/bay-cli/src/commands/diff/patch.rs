@@ -1,4 +1,5 @@
-//! One entry as `git diff` shows it. Names and contents come from a bay, so terminal sequences are escaped.
+//! One entry of the system (`--root`), in the style of `git diff`. Names and contents come from a bay, so terminal
+//! sequences are escaped.
 
 use std::fmt::Write as _;
 

@@ -12,7 +12,7 @@ use bay_text::clip;
 const MAX_HELD: usize = 5000;
 /// Widest name that is shown without clipping.
 const MAX_NAME: usize = 60;
-/// Widest row of plus and minus signs.
+/// Most plus signs, and most minus signs, of a row.
 const MAX_GRAPH: u64 = 40;
 
 struct Row {

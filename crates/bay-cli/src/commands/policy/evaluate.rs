@@ -14,8 +14,9 @@ use crate::naming;
 use crate::output::{count, data, json, talk};
 use bay_text::escape::{file_line, one_line, visible};
 
-/// Exit codes of `check` and `lint`.
+/// Exit code of `check` if the decision is allow, and of `lint` without a warning.
 const YES: u8 = 0;
+/// Exit code of `check` for any other decision, and of `lint` with a warning.
 const NO: u8 = 1;
 
 pub(super) async fn check(client: &mut Client, name: &str, request: String, as_json: bool) -> Outcome {

@@ -24,7 +24,7 @@ use crate::output::{data, json, talk};
 ///
 /// A policy is a preset (closed, coding, research, evaluation, autonomous, open) or a TOML file; docs/policy.md
 /// describes the rules. The host, the bay's repository and the bay may each have one. The most restrictive of them
-/// applies. A bay without any has `closed`.
+/// applies. A bay without one of its own has `closed`, whatever the other two allow.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay policy set web coding\n  bay policy set web policy.toml\n  bay policy set --host limits.toml\n  bay policy show web\n  bay policy check web \"POST https://api.example.com/v1/issues\"\n  bay policy learn web >> policy.toml\n\n`check` exits with 0 for allow and 1 for any other decision; `lint` with 1 if there is a warning."
@@ -90,7 +90,9 @@ enum Verb {
         #[arg(long, value_name = "FILE", conflicts_with = "name")]
         file: Option<String>,
     },
-    /// Show what would change if this were the bay's policy.
+    /// Show which rules, and which decisions on recorded requests, would change if this were the bay's own policy.
+    /// Changes nothing.
+    #[command(after_help = "Example:\n  bay policy diff web policy.toml")]
     Diff {
         /// Name or id of the bay.
         name: String,

@@ -12,7 +12,7 @@ use clap::Args;
 use crate::git;
 use crate::operator;
 
-/// The flags of `bay up`.
+/// The flags of `bay up` for the policy of the new bay.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PolicyFlags {
     /// What may leave the bay: a preset (closed, coding, research, evaluation, autonomous, open) or a file [default:

@@ -87,7 +87,7 @@ struct Set {
     /// github; `bay secret --help` has the slots. May be repeated.
     #[arg(long = "for", value_name = "RULE", required = true)]
     uses: Vec<String>,
-    /// A variable that contains the sentinel, in every command of the bay. May be repeated.
+    /// A variable that contains the sentinel, in every command that starts in the bay. May be repeated.
     #[arg(long, value_name = "NAME")]
     env: Vec<String>,
     /// A file in the bay that contains the sentinel. In the text, {} is replaced by it. May be repeated.

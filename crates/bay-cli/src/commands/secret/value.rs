@@ -1,5 +1,5 @@
-//! Sources of a secret's value. It is read here, with the caller's rights. The daemon opens no file that a caller
-//! names.
+//! The value of a secret from standard input, a variable or a file. It is read here, with the caller's rights, and not by
+//! the daemon. (A command of `--from-command` is run by the daemon.)
 
 use std::io::Read;
 

@@ -19,7 +19,7 @@ const SHELL: [&str; 2] = ["/bin/sh", "-c"];
 /// A service is ready when its health check passes; without a check, when it has run for half a second. It starts after
 /// every service that it needs is ready or done. After it ends, it starts again according to its restart policy: after
 /// 0.5 s, then after increasing delays of up to 30 s, and after five ends within ten seconds of the start, every five
-/// minutes. It also starts when the bay starts.
+/// minutes. It also starts when the bay starts, unless somebody stopped it.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay services add web db --health tcp:5432 -- postgres -D /data\n  bay services add web app --needs db --health http://localhost:8000/up --env PORT=8000 -- npm run dev\n  bay services add web --preset postgres\n  bay services add web migrate --needs db --restart never -- ./migrate.sh\n  bay services add web worker --health 'cmd:test -e /run/worker.ok' --restart on-failure -- ./worker"

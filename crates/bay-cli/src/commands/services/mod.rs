@@ -24,7 +24,7 @@ pub(crate) use target::{Target, list};
 /// Most characters of a reason in the table. `bay services show` prints it whole.
 const REASON: usize = 70;
 
-/// Manage the services of a bay: commands that the bay keeps running, and starts when the bay starts.
+/// Manage the services of a bay: commands that it keeps running, and starts again when it starts.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay services add web db --health tcp:5432 -- postgres -D /data\n  bay services add web app --needs db --health http://localhost:8000/health -- npm run dev\n  bay services add web --preset postgres\n  bay services ls web\n  bay services logs web app --follow\n  bay services restart web app"

@@ -6,9 +6,9 @@
 
 use bay_types::service::{Health, HealthCheck, ServiceSpec};
 
-/// Time between two checks. A database is wanted soon after it answers.
+/// Time between two checks of a preset. It is shorter than the usual one: a database is wanted soon after it answers.
 const INTERVAL_MS: u64 = 2_000;
-/// How long a database may take to end: it writes what it holds.
+/// How long a preset may take to end: a database first writes what it holds.
 const STOP_GRACE_MS: u64 = 30_000;
 
 /// A service that comes with the product. Its name is the service's name unless another is given.

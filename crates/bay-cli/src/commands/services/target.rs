@@ -37,8 +37,8 @@ impl Target {
         self.told(&view)
     }
 
-    /// Sends the definition, and sends it again while an approval is pending. That happens only inside a bay: the
-    /// daemon holds requests of its own callers until there is an answer.
+    /// Sends the definition, and unless `no_wait` sends it again while an approval is pending. That happens only
+    /// inside a bay: the daemon holds requests of its own callers until there is an answer.
     async fn put(
         &self,
         client: &mut Client,

@@ -14,7 +14,8 @@ use bay_text::escape::one_line;
 /// Interval between requests to the guest.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Waits until the service is ready or done. If it can only become so after somebody intervenes, that is an error.
+/// Waits until the service is ready or done. It is an error if the service is unhealthy, or cannot become ready until
+/// somebody intervenes.
 pub(super) async fn until_ready(client: &mut Client, one: &Target) -> Result<ServiceView, Failure> {
     watch(client, one, async |client, view| match view.state {
         ServiceState::Ready | ServiceState::Done => Ok(true),

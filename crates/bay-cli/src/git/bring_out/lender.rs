@@ -8,8 +8,8 @@ use bay_types::bay::Origin;
 use crate::failure::Failure;
 use crate::git::{LocalRepo, discover};
 
-/// The repository in the current directory, or the one that the bay was made from, if it has the commit and all of its
-/// history.
+/// The repository in the current directory, or the one that the bay was made from, if it has the commit and is
+/// neither a shallow nor a partial clone.
 pub(super) async fn find(origin: Option<&Origin>) -> Result<Option<Lender>, Failure> {
     let Some(origin) = origin else { return Ok(None) };
     let here = std::env::current_dir().ok();
@@ -26,7 +26,7 @@ pub(super) async fn find(origin: Option<&Origin>) -> Result<Option<Lender>, Fail
 }
 
 impl LocalRepo {
-    /// Its objects, if it has the commit and is not a shallow clone.
+    /// Its objects, if it has the commit and is neither a shallow nor a partial clone.
     async fn lends(&self, commit: &str) -> Option<Lender> {
         if self.shallow || !self.has(commit).await {
             return None;

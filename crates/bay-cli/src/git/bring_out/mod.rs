@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Git runs on the agent's tree only inside the bay, and all of its output there is hostile. Only one line with a
-//! commit's id and a pack of bounded size are accepted. The daemon only forwards bytes. If anything fails, the
-//! directories here and in the bay are deleted. If the daemon is down, the one in the bay remains, and the next run
-//! deletes it.
+//! commit's id and a pack of bounded size are accepted. The daemon examines none of it. The directories here and in the
+//! bay are deleted at the end, also after a failure. If the daemon is down then, the one in the bay remains, and a run
+//! more than two hours later deletes it.
 //!
 //! If a repository of the caller has the commit that the bay began from, it lends its objects, so that only newer
 //! objects are sent. If there is none, or it lacks objects, the whole history is sent.
@@ -55,7 +55,7 @@ pub(crate) enum Kind {
     Whole,
 }
 
-/// Work that passed every check, in a repository of its own.
+/// Work whose objects passed git's checks, in a repository of its own. Its content is reviewed later ([`review`]).
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) clean: Clean,
@@ -67,7 +67,7 @@ pub(crate) struct Work {
     pub(crate) execs: Vec<ExecId>,
 }
 
-/// Ctrl-C and similar signals. Temporary files are deleted before this program ends.
+/// Ctrl-C and similar signals, caught so that temporary files are deleted before this program ends.
 #[derive(Debug)]
 pub(crate) struct Interrupts([(u8, Signal); 3]);
 

@@ -1,4 +1,4 @@
-//! Reviews the work in the clean repository before it leaves.
+//! Counts the work in the clean repository, and reviews its content before it becomes a branch.
 
 use std::fs::File;
 use std::io;
@@ -53,8 +53,9 @@ pub(crate) async fn review(work: &Work) -> Result<Leaving, ApiError> {
     Ok(Leaving { commits, files: changes.len() as u64, repositories: repositories as u64 })
 }
 
-/// Checks the work with the rules of `bay review` before it is pushed, and refuses secrets unless they are allowed. It
-/// also checks versions of files that only an intermediate commit contains, because they leave with that commit.
+/// Checks the work with the rules of `bay review` before it becomes a branch, here or of a remote, and refuses what
+/// looks like a secret unless that is allowed. It also looks for secrets in versions of files that only an
+/// intermediate commit contains, because they leave with that commit.
 pub(crate) async fn review_before_push(work: &Work, allow_secrets: bool) -> Result<Findings, ApiError> {
     let laid_out = work.clean.lay_out(&work.tip, work.base.as_deref()).await?;
     let read = tokio::task::spawn_blocking(move || found(&laid_out));
