@@ -32,6 +32,7 @@ mod documents;
 mod egress;
 mod envd;
 mod environments;
+mod examples;
 mod execs;
 mod faults;
 mod faults_checkpoints;

@@ -83,7 +83,7 @@ async fn accept(listener: TcpListener, address: SocketAddr, inside: u16, shared:
 /// The error for an address of this host that cannot be listened at.
 pub(super) fn taken(bay: &str, pair: PortPair, address: SocketAddr, error: &io::Error) -> ApiError {
     let inside = pair.inside;
-    let other = pair.host.checked_add(10_000).unwrap_or(pair.host - 10_000);
+    let other = pair.host.checked_add(10_000).unwrap_or(pair.host / 2);
     let next = match error.kind() {
         io::ErrorKind::AddrNotAvailable => "give --listen an address of this host".to_owned(),
         _ => format!("choose another port of this host: `bay forward {bay} {inside}:{other}`"),
