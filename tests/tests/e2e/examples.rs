@@ -488,7 +488,11 @@ fn run_examples(this: usize, of: usize) {
     assert!(all.len() > 300, "only {} examples were found", all.len());
     let run = |example: &&String| NOT_RUN.iter().all(|(beginning, _)| !example.starts_with(beginning));
     let mut wrong = Vec::new();
-    for example in all.iter().filter(run).skip(this).step_by(of) {
+    // Two forwards at once would want the same port of this host.
+    let quarter = |at: usize, example: &str| if example.contains("forward") { 0 } else { at % of };
+    for (_, example) in
+        all.iter().filter(run).enumerate().filter(|(at, example)| quarter(*at, example) == this)
+    {
         // One example that cannot be prepared must not hide the others.
         match std::panic::catch_unwind(AssertUnwindSafe(|| world.trial(example))) {
             Ok(outcome) => wrong.extend(outcome),
