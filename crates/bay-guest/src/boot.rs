@@ -16,8 +16,8 @@ use crate::log::{self, Log};
 use crate::primitives::Config;
 use crate::{executor, root_files, server};
 
-/// Longest configuration that is read.
-const MAX_CONFIG: u64 = 64 << 10;
+/// Longest configuration that is read. The files of many secrets are in it.
+const MAX_CONFIG: u64 = 64 << 20;
 
 /// How PID 1 finds its configuration and the socket it listens on.
 type Configure = fn() -> io::Result<(Config, UnixListener)>;

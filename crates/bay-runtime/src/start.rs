@@ -1,7 +1,7 @@
 //! Starts a runtime. The order of the steps is in the crate's overview.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use bay_sys::namespace::{Cloned, clone_process, flags, leave_namespaces};
 use bay_types::guest::GuestConfig;
 use bay_types::inside::About;
 use bay_types::runtime::{ID_RANGE, RuntimeRecord, RuntimeSpec};
-use rustix::fs::{CWD, Mode, OFlags, Uid, openat};
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, Uid, memfd_create, openat};
 use rustix::mount::mount_bind;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
@@ -77,7 +77,7 @@ fn start_locked(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
     let guest = openat(CWD, &spec.guest, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .at("clone", || format!("could not open {}", spec.guest.display()))?;
     let guest_group = groups.open(group, "guest")?;
-    let config = config_pipe(spec)?;
+    let config = config_file(spec)?;
     let filters =
         seccomp_filter::compile().at("clone", || "could not compile the system call filters".to_owned())?;
 
@@ -277,13 +277,14 @@ pub(crate) fn guest_config(spec: &RuntimeSpec) -> GuestConfig {
     }
 }
 
-fn config_pipe(spec: &RuntimeSpec) -> Result<OwnedFd, Failure> {
+/// The guest's configuration, in a file without a name: it may be longer than what a pipe holds before it is read.
+fn config_file(spec: &RuntimeSpec) -> Result<OwnedFd, Failure> {
     let config = guest_config(spec);
     let write = || -> io::Result<OwnedFd> {
-        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-        // Much smaller than the capacity of a pipe, so this does not wait for a reader.
-        File::from(writer).write_all(&serde_json::to_vec(&config)?)?;
-        Ok(reader)
+        let mut file = File::from(memfd_create("config", MemfdFlags::CLOEXEC)?);
+        file.write_all(&serde_json::to_vec(&config)?)?;
+        file.rewind()?;
+        Ok(file.into())
     };
     write().at("clone", || "could not write the guest's configuration".to_owned())
 }

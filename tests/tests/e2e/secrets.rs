@@ -212,6 +212,19 @@ fn a_sentinel_anywhere_else_is_refused_and_reported() {
 }
 
 #[test]
+fn a_bay_starts_with_the_long_files_of_many_secrets() {
+    let lab = lab();
+    let text = "x".repeat(60 << 10);
+    for name in ["ONE", "TWO"] {
+        let file = format!("/root/{name}={text}{{}}");
+        let _set = set(&lab, name, &["--for", "origin.test as bearer", "--file", &file]).ok();
+    }
+    lab.bay("b", "");
+    let lengths = lab.daemon.sh("b", "wc -c < /root/ONE; wc -c < /root/TWO").ok().text();
+    assert!(lengths.lines().all(|length| length.parse::<usize>().unwrap() > text.len()), "{lengths}");
+}
+
+#[test]
 fn sentinels_are_where_tools_look_and_stay_for_the_life_of_the_bay() {
     let mut lab = lab();
     let origin = reflecting(&lab, "origin.test");
