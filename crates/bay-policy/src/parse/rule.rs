@@ -412,6 +412,17 @@ fn read_secrets(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Vec<String
         }
         names.push(word.text.clone());
     }
+    if names.len() > 1
+        && let Some(none) = words.iter().find(|word| word.text == "none")
+    {
+        reader.problem(
+            none.at,
+            "wrong value of `secret`",
+            "\"none\" stands beside names of secrets".to_owned(),
+            "write one rule for requests without a secret, and another for those with one",
+        );
+        return None;
+    }
     names.retain(|name| name != "none");
     names.sort_unstable();
     names.dedup();
