@@ -148,7 +148,11 @@ pub(crate) async fn restore(notify: &Notify, settings: &Arc<GatewaySettings>) {
     let found = blocking(move || reading.keyring().read(&path)).await;
     let kept: Vec<Kept> = match found {
         Ok(None) => return,
-        Ok(Some(text)) => serde_json::from_slice(&text).unwrap_or_default(),
+        // The parser's message could contain a part of an address.
+        Ok(Some(text)) => serde_json::from_slice(&text).unwrap_or_else(|_| {
+            tracing::error!("the stored webhooks are not of this release; no messages are sent");
+            Vec::new()
+        }),
         Err(error) => {
             tracing::error!(message = %error.message, "the stored webhooks cannot be used; no messages are sent");
             return;

@@ -68,6 +68,8 @@ pub(crate) struct Former {
     values: Vec<FormerValue>,
     /// Hosts that `rule:ID` meant under some bay's policy, by the name of the secret. Other bays have other policies.
     rule_hosts: BTreeMap<String, BTreeSet<String>>,
+    /// What is stored could not be read. It is not overwritten, so that a later daemon may still know the values.
+    unreadable: bool,
 }
 
 fn path(data_dir: &Path) -> PathBuf {
@@ -98,10 +100,19 @@ impl Former {
         let values = kept.values.into_iter().filter(|one| one.until > now).map(|one| {
             FormerValue::new(&one.name, Arc::new(SecretString::from(one.value)), one.hosts, one.until)
         });
-        Ok(Self { values: values.collect(), rule_hosts: kept.rule_hosts })
+        Ok(Self { values: values.collect(), rule_hosts: kept.rule_hosts, unreadable: false })
+    }
+
+    /// What is there if the stored values cannot be read.
+    pub(crate) fn unreadable() -> Self {
+        Self { unreadable: true, ..Self::default() }
     }
 
     fn keep(&mut self, data_dir: &Path, keys: &Keyring) -> Result<(), CoreError> {
+        if self.unreadable {
+            let why = format!("{} cannot be read, and is not overwritten", path(data_dir).display());
+            return Err(CoreError::internal(&std::io::Error::other(why)));
+        }
         let mut text = self.text()?;
         while text.len() > MAX_KEPT_BYTES && !self.values.is_empty() {
             self.values.remove(0);

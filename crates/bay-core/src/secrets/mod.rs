@@ -201,7 +201,7 @@ impl Vault {
         let mut secrets = BTreeMap::new();
         let mut former = Former::open(data_dir, &keys).unwrap_or_else(|error| {
             tracing::error!(message = %error.message, "former values of secrets cannot be read");
-            Former::default()
+            Former::unreadable()
         });
         match stored::read_all(&data_dir.join(DIR), &keys) {
             Ok((all, problems)) => {

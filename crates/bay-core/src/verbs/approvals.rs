@@ -279,7 +279,8 @@ async fn saved(daemon: &Arc<Daemon>, card: &Approval, caller: Principal) -> Resu
     let base = match &set {
         Some(row) => {
             wanted.places = serde_json::from_str(&row.places).map_err(|error| CoreError::internal(&error))?;
-            match Preset::of_file(&row.name) {
+            // A file of the operator's may have the name of a preset's.
+            match Preset::of_file(&row.name).filter(|preset| preset.text() == row.text) {
                 Some(preset) => Base::Preset(preset),
                 None => {
                     wanted.name.clone_from(&row.name);

@@ -49,7 +49,6 @@ async fn make(
         return Ok(Ok(question));
     }
     let differs = approvals.unlike(new);
-    let before = approvals.supersede(new).await?;
     let of_bay = is_of_bay(&new.card);
     if let Some(why) = approvals.no_room(handle.id, of_bay) {
         return Ok(Err(why));
@@ -57,6 +56,8 @@ async fn make(
     if of_bay && let Err(error) = inside::has_record_room(daemon, handle).await {
         return Ok(Err(format!("it is to be asked about, and {}", error.message)));
     }
+    // Only now: if the new question is refused, the old one stays.
+    let before = approvals.supersede(new).await?;
     let mut card = Approval { differs, ..new.card.clone() };
     if new.checkpoint && before.is_some() {
         // The same was asked before. A denial with a rollback restores the bay as it was then.
