@@ -1,7 +1,7 @@
 //! The processes of an exec: found by its cgroup leaf or, if there is none, in `/proc`.
 
 use std::collections::{HashMap, HashSet};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +16,8 @@ use rustix::io::Errno;
 const MAX_DEPTH: usize = 16;
 /// Most bytes that are read of `cgroup.procs`.
 const MAX_FILE: u64 = 4 << 20;
+/// Most bytes that are read of a process's environment. The exec's id is among the first.
+const MAX_ENVIRON: u64 = 1 << 20;
 /// Rounds of killing what `/proc` shows. To kill a tree that forks faster than this, a cgroup is needed.
 const KILL_ROUNDS: usize = 20;
 const SIGKILL: i32 = 9;
@@ -154,7 +156,7 @@ fn remove_groups(parent: BorrowedFd<'_>, name: &[u8], depth: usize) -> bool {
 fn read_at(dir: BorrowedFd<'_>, name: &str) -> Option<Vec<u8>> {
     let file = rustix::fs::openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(std::fs::File::from(file), MAX_FILE), &mut bytes).ok()?;
+    std::fs::File::from(file).take(MAX_FILE).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
@@ -180,8 +182,10 @@ pub(crate) fn pids_from_proc(leader: Option<i32>, id: ExecId) -> Vec<i32> {
         };
         parents.insert(pid, parent);
         let marked = || {
-            std::fs::read(entry.path().join("environ"))
-                .is_ok_and(|e| e.windows(mark.len()).any(|w| w == mark.as_bytes()))
+            let mut environ = Vec::new();
+            std::fs::File::open(entry.path().join("environ"))
+                .and_then(|file| file.take(MAX_ENVIRON).read_to_end(&mut environ))
+                .is_ok_and(|_| environ.windows(mark.len()).any(|w| w == mark.as_bytes()))
         };
         if leader.is_some_and(|l| l == pid || l == session) || marked() {
             found.insert(pid);

@@ -161,7 +161,8 @@ fn strings(texts: impl Iterator<Item = String>) -> Result<Vec<CString>, ApiError
     texts.map(|t| CString::new(t).map_err(|_| invalid("an argument contains a NUL"))).collect()
 }
 
-/// The environment of a command. `/etc/environment`, and then the spec, replace variables of the same name.
+/// The environment of a command. Each of these replaces variables of the same name: what clients trust, the sentinels of
+/// secrets, `/etc/environment`, the spec.
 fn environment(context: &ExecContext, spec: &ExecSpec, user: &User) -> Vec<(String, String)> {
     let (bay_id, hostname) = context.identity.current();
     let mut all: Vec<(String, String)> = [
@@ -177,20 +178,29 @@ fn environment(context: &ExecContext, spec: &ExecSpec, user: &User) -> Vec<(Stri
     .map(|(k, v)| (k.to_owned(), v.replace('\0', "")))
     .into();
     let trusted = trust::variables(context.root.as_fd());
-    all.extend(trusted.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-    all.extend(context.sentinels.variables());
+    for (key, value) in trusted.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())) {
+        replace(&mut all, key, value);
+    }
+    for (key, value) in context.sentinels.variables() {
+        replace(&mut all, key, value);
+    }
     etc_environment::apply(&mut all, context.root.as_fd());
     all.push((EXEC_ID_VARIABLE.to_owned(), spec.id.to_string()));
     if spec.tty.is_some() {
         all.push(("TERM".to_owned(), DEFAULT_TERM.to_owned()));
     }
     for (key, value) in &spec.env {
-        match all.iter_mut().find(|(k, _)| k == key) {
-            Some(slot) => slot.1.clone_from(value),
-            None => all.push((key.clone(), value.clone())),
-        }
+        replace(&mut all, key.clone(), value.clone());
     }
     all
+}
+
+/// Sets a variable once: programs read the first of two.
+fn replace(all: &mut Vec<(String, String)>, key: String, value: String) {
+    match all.iter_mut().find(|(known, _)| *known == key) {
+        Some(slot) => slot.1 = value,
+        None => all.push((key, value)),
+    }
 }
 
 /// The paths at which a program may be: the program itself if it is a path, otherwise one in each directory of `PATH`.
