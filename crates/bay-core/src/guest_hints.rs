@@ -1,6 +1,7 @@
 //! What the daemon advises for errors of a guest. A guest knows no front and not its bay's name, so its own advice
 //! names no commands. For some codes the daemon replaces that advice by its own.
 
+use bay_types::blame::not_in_image;
 use bay_types::{Action, ErrorCode, Hint, HintBay};
 
 /// Guests of an earlier release wrote commands of the CLI, with this for the name of their bay.
@@ -15,12 +16,7 @@ pub(crate) fn hint(code: ErrorCode, said: &str) -> Hint {
         ErrorCode::PortClosed => {
             Hint::new("{} lists the ports on which it listens", [Action::ListPorts(bay())])
         }
-        // A bay without network cannot install packages, so this names what always works.
-        ErrorCode::CommandNotFound => Hint::new(
-            "check the name; or put it into the workspace; or install it on the host, then {} (with --add DIR for a toolchain \
-             in a home directory) and {}",
-            [Action::ImportHostImage, Action::ReplaceBay(bay())],
-        ),
+        ErrorCode::CommandNotFound => not_in_image(bay()),
         ErrorCode::DiskLimit => Hint::disk_limit(),
         ErrorCode::PoolFull => Hint::new(
             "{} shows where the disk goes; remove images that no bay uses ({}), old checkpoints ({}) or bays ({}), or free \

@@ -152,7 +152,8 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "while it ran, the gateway refused {}", self.request)?;
         if self.count > 1 {
-            write!(f, " ({} times)", self.count)?;
+            let more = self.count - 1;
+            write!(f, " and {more} more request{}", if more == 1 { "" } else { "s" })?;
         }
         write!(f, ": {}", self.reason)
     }
@@ -179,18 +180,23 @@ impl Refused {
 /// The preset that lets packages and the bay's repository be read.
 const CODING: &str = "coding";
 
+/// How a program comes into a bay in which no package manager can install it. Names what works without a network too.
+#[must_use]
+pub fn not_in_image(bay: HintBay) -> Hint {
+    Hint::new(
+        "check the name; run in the bay what installs the project's own programs, such as `npm install`; or, for what this \
+         host has, {} (for a toolchain in a home directory with --add, such as --add ~/.cargo --add ~/.rustup) and {}",
+        [Action::ImportHostImage, Action::ReplaceBay(bay)],
+    )
+}
+
 impl MissingCommand {
     /// What to do about it.
     #[must_use]
     pub fn hint(&self) -> Hint {
         let bay = || HintBay::OfRequest;
         let Some(manager) = self.manager else {
-            // Without packages, this names what always works.
-            return Hint::new(
-                "check the name; or put it into the workspace; or install it on the host, then {} (with --add DIR for a toolchain \
-                 in a home directory) and {}",
-                [Action::ImportHostImage, Action::ReplaceBay(bay())],
-            );
+            return not_in_image(bay());
         };
         let package = self.packages.first().cloned();
         let install = Action::InstallPackage { bay: bay(), manager, package, as_root: self.as_root };
@@ -245,7 +251,7 @@ mod tests {
         );
         assert!(worded(&refused.hint()).contains("41"));
         refused.count = 3;
-        assert!(line(&refused).contains("GET https://example.com/ (3 times): "));
+        assert!(line(&refused).contains("GET https://example.com/ and 2 more requests: "));
         refused.fix = RefusalFix::SetPolicy;
         assert!(worded(&refused.hint()).contains("coding"));
     }

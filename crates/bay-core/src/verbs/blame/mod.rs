@@ -104,6 +104,9 @@ async fn disk_is_full(daemon: &Daemon, handle: &BayHandle) -> bool {
     tokio::task::spawn_blocking(move || disk::is_full(&state)).await.unwrap_or(false)
 }
 
+/// Programs that end with the code for a missing program because of what they ran, or because a script says so.
+const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "ash"];
+
 /// The program that a shell, or the guest, probably did not find.
 async fn missing(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit: Exit) -> Option<MissingCommand> {
     if exit.code != Some(NOT_FOUND) {
@@ -113,7 +116,9 @@ async fn missing(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit: Exit) ->
     let name = match named_in_output(daemon, handle, &row).await {
         Some(name) => name,
         // Without a complaint in the output, the guest itself probably did not find the program.
-        None => missing_command::plain_name(row.spec.argv.first()?)?.to_owned(),
+        None => missing_command::plain_name(row.spec.argv.first()?)
+            .filter(|name| !SHELLS.contains(name))?
+            .to_owned(),
     };
     Some(about(daemon, handle, name).await)
 }
