@@ -8,8 +8,14 @@ use bay_types::exec::EndReason;
 use super::exposition::number;
 
 /// Every way an exec can end, in the order of the counters.
-pub(crate) const REASONS: [EndReason; 5] =
-    [EndReason::Exited, EndReason::Signaled, EndReason::TimedOut, EndReason::Killed, EndReason::Lost];
+pub(crate) const REASONS: [EndReason; 6] = [
+    EndReason::Exited,
+    EndReason::Signaled,
+    EndReason::TimedOut,
+    EndReason::Killed,
+    EndReason::Stopped,
+    EndReason::Lost,
+];
 
 /// Upper bounds of the histogram of durations, in seconds.
 pub(crate) const BOUNDS: [f64; 12] =

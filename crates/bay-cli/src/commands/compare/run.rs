@@ -124,7 +124,7 @@ async fn to_the_end(
         let before = offset;
         match read(client, &path, &mut offset, reader).await {
             Ok(true) => break,
-            Ok(false) => {}
+            Ok(false) => away_since = None,
             Err(error) if passing(&error) => *client = client.another_without_starting(),
             Err(error) => return Err(error),
         }

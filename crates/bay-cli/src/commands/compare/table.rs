@@ -59,21 +59,31 @@ pub(super) fn columns(rows: &[Row]) -> Columns {
     let time = best(rows, |row| row.wall_s, f64::total_cmp);
     let cpu = best(rows, |row| row.cpu_s, f64::total_cmp);
     let memory = best(rows, |row| row.memory_peak_bytes, u64::cmp);
+    let any_succeeded = rows.iter().any(succeeded);
     let line = |row: &Row| {
+        let compared = is_compared(row, any_succeeded);
         let mut cells = vec![words(visible(&row.bay)), number(row.number), exit(row, differ)];
         if tests {
-            cells.push(value(row.tests.map(count_words), row, best_tests, row.tests.map(score)));
+            cells.push(value(
+                row.tests.map(count_words),
+                best_tests,
+                row.tests.filter(|_| compared).map(score),
+            ));
         }
         if diff {
             let words = row.diff.map(|diff| {
                 format!("{} +{} -{}", crate::output::count(diff.files, "file"), diff.added, diff.removed)
             });
-            cells.push(value::<()>(words, row, None, None));
+            cells.push(value::<()>(words, None, None));
         }
-        cells.push(value(row.wall_s.map(seconds), row, time, row.wall_s));
-        cells.push(value(row.cpu_s.map(seconds), row, cpu, row.cpu_s));
-        cells.push(value(row.memory_peak_bytes.map(size), row, memory, row.memory_peak_bytes));
-        cells.push(value::<()>(row.output_bytes.map(size), row, None, None));
+        cells.push(value(row.wall_s.map(seconds), time, row.wall_s.filter(|_| compared)));
+        cells.push(value(row.cpu_s.map(seconds), cpu, row.cpu_s.filter(|_| compared)));
+        cells.push(value(
+            row.memory_peak_bytes.map(size),
+            memory,
+            row.memory_peak_bytes.filter(|_| compared),
+        ));
+        cells.push(value::<()>(row.output_bytes.map(size), None, None));
         if errors {
             let why = row.error.as_ref().map(|error| clip(&one_line(&error.message), REASON));
             cells.push(words(why.unwrap_or_default()));
@@ -158,11 +168,17 @@ fn best<T: Copy + PartialEq>(
 }
 
 fn compared(rows: &[Row]) -> impl Iterator<Item = &Row> {
-    let any_succeeded = rows.iter().any(|row| row.exit_code == Some(0));
-    rows.iter().filter(move |row| match row.exit_code {
-        Some(code) => code == 0 || !any_succeeded,
-        None => false,
-    })
+    let any_succeeded = rows.iter().any(succeeded);
+    rows.iter().filter(move |row| is_compared(row, any_succeeded))
+}
+
+fn succeeded(row: &Row) -> bool {
+    row.exit_code == Some(0)
+}
+
+/// Whether a value of this bay may be the best.
+fn is_compared(row: &Row, any_succeeded: bool) -> bool {
+    succeeded(row) || (row.exit_code.is_some() && !any_succeeded)
 }
 
 /// Fewer failures first, then more successes: a larger score is better.
@@ -206,9 +222,9 @@ fn exit(row: &Row, differ: bool) -> Shown {
     Shown { text, is_number: false, mark }
 }
 
-/// A value, marked if it is the best and the command ended in its bay.
-fn value<T: Copy + PartialEq>(text: Option<String>, row: &Row, best: Option<T>, own: Option<T>) -> Shown {
-    let is_best = text.is_some() && best.is_some() && best == own && row.exit_code.is_some();
+/// A value, marked if it is the best.
+fn value<T: Copy + PartialEq>(text: Option<String>, best: Option<T>, own: Option<T>) -> Shown {
+    let is_best = text.is_some() && best.is_some() && best == own;
     Shown {
         text: text.unwrap_or_else(|| "-".to_owned()),
         is_number: true,
@@ -258,6 +274,11 @@ pub(super) mod tests {
         assert!(line(&text, "two").contains("1.50 s *"), "{text}");
         assert!(!line(&text, "one").contains('*'), "{text}");
         assert!(!line(&text, "three").contains('*'), "the fastest failure is no success: {text}");
+        let text = render(&[row("one", 0, 2.0, 5), row("two", 0, 1.5, 5), row("three", 1, 1.5, 4)]);
+        assert!(
+            line(&text, "two").contains('*') && !line(&text, "three").contains('*'),
+            "nor an equal one: {text}"
+        );
         assert!(!text.contains("1.0 MiB *"), "what all share is not better: {text}");
     }
 
