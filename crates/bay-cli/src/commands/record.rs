@@ -135,7 +135,8 @@ pub(super) async fn read(
         match answer(global, &format!("{path}{from}"), reader, away_since.is_none()).await {
             Ok(Some(end)) => return Ok(end),
             Ok(None) if !follow => return Err(broken("the answer ended in the middle").into()),
-            Ok(None) => {}
+            // It was reachable: a further outage has its own time.
+            Ok(None) => away_since = None,
             Err(Failure::Api { error, .. })
                 if follow
                     && (away_since.is_some() || before.is_some())

@@ -158,7 +158,8 @@ impl Source<'_> {
             match read {
                 Ok(End::Done) => return Ok(0),
                 Ok(End::Cut) if !self.follow => return Err(broken("the output ended in the middle").into()),
-                Ok(End::Cut) => {}
+                // It was reachable: a further outage has its own time.
+                Ok(End::Cut) => away_since = None,
                 Err(Failure::Api { error, .. })
                     if self.follow && passing(&error) && (offset > 0 || away_since.is_some()) => {}
                 // The bay is paused. Its output continues when the bay does.
