@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::failure::{Failure, Outcome};
 use crate::forward::{Change, Forwarding, PortPair, Wanted};
 use crate::global_options::GlobalOptions;
-use crate::output::talk;
+use crate::output::{talk, watched};
 use crate::session::{self, Ends};
 
 /// Reach TCP ports of a bay from this host, until Ctrl-C or the bay's removal.
@@ -49,6 +49,9 @@ impl Forward {
         let json = global.json;
         let show = |change| shown(change, &bay, json);
         forwarding.listening().try_for_each(show)?;
+        if !json && watched() {
+            talk("bay: forwarding until Ctrl-C");
+        }
         tokio::select! {
             failure = forwarding.run(show) => Err(failure),
             number = ends.next() => Ok(session::code_of_signal(number)),

@@ -313,11 +313,11 @@ fn half_made(view: &BayView, error: &ApiError) -> ApiError {
     )
 }
 
-/// Whether no layer of the bay's policy was set, neither its own nor that of the host or the project. Then only the
-/// default applies, which denies everything. If the policy cannot be read, the summary does not mention it.
+/// Whether the bay has no policy of its own. Then nothing leaves it, whatever the policies of the host and the project
+/// allow. If the policy cannot be read, the summary does not mention it.
 async fn has_no_policy(client: &mut Client, view: &BayView) -> bool {
     let found = client.get::<PolicyView>(&bay_path(&view.id.to_string(), "/policy")).await;
-    found.is_ok_and(|policy| policy.layers.iter().all(|layer| layer.set_at.is_none()))
+    found.is_ok_and(|policy| policy.layers.iter().all(|layer| layer.layer != "bay" || layer.set_at.is_none()))
 }
 
 fn summary(made: &Made, policy: Option<&str>, closed: bool, began: Instant) -> String {
