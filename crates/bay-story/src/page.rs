@@ -229,7 +229,7 @@ fn changed(story: &Story) -> Vec<String> {
     );
     match &changed.not_compared {
         Some(why) if files > 0 => lines.push(one(format!(
-            "while commands ran, files were created {} and changed {} ({why})",
+            "not compared: {why}; commands created files {} and changed files {}",
             times(changed.added),
             times(changed.modified)
         ))),
