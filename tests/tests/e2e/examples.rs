@@ -87,7 +87,7 @@ const BAYS: &[&str] = &[
 ];
 
 /// Names of services in examples.
-const SERVICES: &[&str] = &["db", "app"];
+const SERVICES: &[&str] = &["db", "app", "postgres"];
 
 /// What shows something, and leaves the bays as they were.
 const HARMLESS: &[&str] = &[
