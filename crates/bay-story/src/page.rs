@@ -103,7 +103,7 @@ pub fn sections(story: &Story, zone: &TimeZone) -> Vec<Section> {
     );
     some(
         "saved",
-        list(&story.checkpoints, CHECKPOINTS, &format!("bay checkpoints {bay}"), |checkpoint| {
+        list(&story.checkpoints, CHECKPOINTS, &format!("bay checkpoints ls {bay}"), |checkpoint| {
             let after = checkpoint.after_exec.map(|exec| format!(" after exec {exec}")).unwrap_or_default();
             let why = checkpoint.message.as_ref().or(checkpoint.automatic.as_ref());
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
