@@ -78,7 +78,7 @@ pub fn sections(story: &Story, zone: &TimeZone) -> Vec<Section> {
     };
     some(
         "approvals",
-        list(&story.approvals, APPROVED, "bay approvals ls --all", |approval| {
+        list(&story.approvals, APPROVED, "bay approvals --all", |approval| {
             let by = approval.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
             let why = approval.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
             format!("{}{by}: {}{why}", approval.answer, approval.request)
@@ -357,7 +357,7 @@ fn now(story: &Story) -> Vec<String> {
         lines.push(one(format!("services {}", services.join("; "))));
     }
     if now.approvals_open > 0 {
-        lines.push(one(format!("{} for your answer: bay approvals ls", wait(now.approvals_open))));
+        lines.push(one(format!("{} for your answer: bay approvals", wait(now.approvals_open))));
     }
     if now.untaken_work {
         let last = now.untaken_since_exec.map(|exec| format!(" (last by exec {exec})")).unwrap_or_default();

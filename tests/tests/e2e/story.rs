@@ -140,6 +140,15 @@ fn the_story_of_a_session_answers_six_questions_on_one_page() {
     ] {
         assert!(text.contains(part), "{part}\n{text}");
     }
+    // Every command that the page names is one.
+    let named = text.lines().flat_map(|line| line.split([':', '·'])).map(str::trim);
+    let named: Vec<&str> = named.filter(|part| part.starts_with("bay ")).collect();
+    assert!(named.len() > 3, "{text}");
+    for command in named {
+        let command = command.split(" shows").next().unwrap_or(command);
+        let words: Vec<&str> = command.split(' ').skip(1).chain(["--help"]).collect();
+        let _helped = daemon.bay(&words).ok();
+    }
     let html = daemon.bay(&["story", "b", "--html"]).ok().text();
     assert!(html.starts_with("<!doctype html>") && html.contains("fork from here"), "{html}");
     assert!(!html.contains("<script") && !html.contains("src="), "{html}");
