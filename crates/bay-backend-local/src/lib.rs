@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bay_backend::{
@@ -45,6 +46,10 @@ use memory::Memory;
 
 /// A socket address holds 108 bytes, the last one zero.
 const MAX_SOCKET_PATH: usize = 107;
+/// How long a guest may have no room for a further connection …
+const ROOM_WITHIN: Duration = Duration::from_secs(5);
+/// … and how often it is tried again.
+const ROOM_RETRY: Duration = Duration::from_millis(5);
 
 /// The paths of the local driver.
 #[derive(Debug, Clone)]
@@ -349,11 +354,11 @@ impl Backend for Local {
     async fn connect(&self, bay: BayId) -> io::Result<BoxedStream> {
         let socket = guest_socket(&self.place(bay).run_dir);
         if socket.as_os_str().len() <= MAX_SOCKET_PATH {
-            return Ok(Box::new(UnixStream::connect(&socket).await?));
+            return Ok(Box::new(connect_when_it_has_room(&socket).await?));
         }
         let dir = File::open(socket.parent().unwrap_or(Path::new("/")))?;
         let by_descriptor = format!("/proc/self/fd/{}/{GUEST_SOCKET}", dir.as_raw_fd());
-        Ok(Box::new(UnixStream::connect(by_descriptor).await?))
+        Ok(Box::new(connect_when_it_has_room(Path::new(&by_descriptor)).await?))
     }
 
     async fn wait_gone(&self, runtime: &RuntimeHandle) {
@@ -489,6 +494,19 @@ fn limit_failure(failure: Failure) -> BackendError {
 }
 
 /// The record of a runtime whose PID 1 lives.
+/// Connects to a guest. If many connect at once, the kernel refuses further ones until the guest has accepted some.
+async fn connect_when_it_has_room(socket: &Path) -> io::Result<UnixStream> {
+    let began = Instant::now();
+    loop {
+        match UnixStream::connect(socket).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && began.elapsed() < ROOM_WITHIN => {
+                tokio::time::sleep(ROOM_RETRY).await;
+            }
+            other => return other,
+        }
+    }
+}
+
 fn alive(runtime: &RuntimeHandle) -> Option<RuntimeRecord> {
     runtime.read().ok().filter(is_alive)
 }

@@ -1,4 +1,5 @@
-//! Removed bays by their last names, for verbs that only read what the record still has.
+//! Removed bays by their last names, for verbs that read what the record still has, and for errors that
+//! say what became of a bay.
 
 use bay_types::ErrorCode;
 use bay_types::bay::BayRemoved;

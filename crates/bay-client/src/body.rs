@@ -17,7 +17,7 @@ pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// Bytes of a stream that are read at a time.
 const CHUNK: usize = 256 * 1024;
-/// Most pieces that are read ahead.
+/// Most pieces of standard input that are read ahead.
 const WAITING: usize = 4;
 
 /// No body.
@@ -30,7 +30,7 @@ pub(crate) fn full(bytes: Vec<u8>) -> Body {
     Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A body from a thread. An error aborts the request, so that the daemon does not treat half a stream as a whole
+/// A body whose pieces another thread sends. An error aborts the request, so that the daemon does not treat half a stream as a whole
 /// one. If the thread drops the sender without an error, the body is complete.
 #[must_use]
 pub fn from_channel(mut receiver: mpsc::Receiver<io::Result<Bytes>>) -> Body {
@@ -67,7 +67,7 @@ pub fn from_stdin(sent: Arc<AtomicU64>) -> Body {
     from_channel(receiver)
 }
 
-/// A body from a reader. At its end, `finish` reports whether the stream was complete. `sent` gets the number of bytes
+/// A body from a reader, which is read only when the request can send more. At its end, `finish` reports whether the stream was complete. `sent` gets the number of bytes
 /// so far.
 pub fn from_reader<R, F, O>(reader: R, finish: F, mut sent: impl FnMut(u64) + Send + 'static) -> Body
 where

@@ -23,7 +23,7 @@ pub(super) fn routes() -> Router<Arc<Daemon>> {
         .route("/v1/bays/{bay}/forwards/{forward}/ports/{port}", post(connect))
 }
 
-/// Answers with lines about the bay. The forward ends with the request's connection, or when the bay is removed.
+/// Answers with the forward's id, then with a line for each new state of the bay. The forward ends with the request's connection, or when the bay is removed.
 async fn open(
     _: NoQuery,
     State(daemon): Shared,

@@ -34,8 +34,8 @@ const UNDONE_WITHIN: Duration = Duration::from_secs(20);
 /// How often taking a lock is tried while another process has it.
 const LOCK_ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Connections that may wait for the guest to accept them.
-const BACKLOG: i32 = 128;
+/// Connections that may wait for the guest to accept them: as many as a bay may have forwarded at once.
+const BACKLOG: i32 = 1024;
 
 /// Makes the guest's socket, in a directory that no bay sees, so nothing inside can replace it. The socket belongs to
 /// the network namespace of the calling process. Only a socket of the bay's namespace can be in a memory checkpoint.
@@ -59,7 +59,8 @@ pub(crate) fn gateway_handle(run_dir: &Path) -> PathBuf {
     run_dir.join("gateway.netns")
 }
 
-/// Makes the run directory and takes its lock: one helper per bay at a time. The lock ends with the descriptor.
+/// Makes the run directory and takes its lock: one helper per bay at a time. The lock ends
+/// when no process has the descriptor any more.
 pub(crate) fn lock(place: &RuntimePlace) -> Result<File, Failure> {
     const STEP: &str = "clear";
     let dir = &place.run_dir;
@@ -106,6 +107,7 @@ fn process_id() -> io::Result<i32> {
 /// never comes.
 struct Orphans<'a> {
     dir: &'a Path,
+    /// When the process that took the lock last was seen alive.
     since: Instant,
     looked: Option<Instant>,
 }
@@ -123,6 +125,8 @@ impl<'a> Orphans<'a> {
         self.looked = Some(Instant::now());
         let taken_by = std::fs::read_to_string(self.dir.join(HOLDER)).unwrap_or_default();
         if taken_by.split_once(' ').is_some_and(|(pid, ticks)| lives(pid, ticks)) {
+            // The time of a CRIU begins when its helper has ended.
+            self.since = Instant::now();
             return;
         }
         let all = self.since.elapsed() > UNDONE_WITHIN;

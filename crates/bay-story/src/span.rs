@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use bay_types::story::{TimeKind, TimeShare, Work};
 
-/// A length of time, in milliseconds since 1970.
+/// A period, whose begin and end are in milliseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) from: i64,

@@ -184,9 +184,10 @@ const CODING: &str = "coding";
 #[must_use]
 pub fn not_in_image(bay: HintBay) -> Hint {
     Hint::new(
-        "check the name; run in the bay what installs the project's own programs, such as `npm install`; or, for what this \
-         host has, {} (for a toolchain in a home directory with --add, such as --add ~/.cargo --add ~/.rustup) and {}",
-        [Action::ImportHostImage, Action::ReplaceBay(bay)],
+        "check the name; run in the bay what installs the project's own programs, such as `npm install`; {} brings back what \
+         the bay's image has, after {} also what this host has now (a toolchain in a home directory with --add, such as --add \
+         ~/.cargo --add ~/.rustup)",
+        [Action::ReplaceBay(bay), Action::ImportHostImage],
     )
 }
 

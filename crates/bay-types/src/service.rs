@@ -244,7 +244,11 @@ impl ServiceSpec {
                     || !path.bytes().all(|b| b.is_ascii_graphic() && b != b'#') =>
             {
                 invalid(
-                    "the path of the health check is not plain text that begins with '/'".to_owned(),
+                    format!(
+                        "the path of the health check does not begin with '/', has characters that must be \
+                         percent-encoded, or is longer than {} bytes",
+                        Health::MAX_PATH
+                    ),
                     "write --health http://localhost:PORT/path, with odd characters percent-encoded",
                 )
             }

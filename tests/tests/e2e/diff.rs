@@ -306,7 +306,7 @@ fn a_review_finds_secrets_and_other_risks_and_shows_no_secret() {
         "warn  .git/hooks/post-checkout  hook: added",
         "warn  .git/config",
         "warn  tests/test_sum.py:3  test-skipped",
-        "warn  tests/test_sum.py  assertions-removed: 2 assertions go, 0 come",
+        "warn  tests/test_sum.py  assertions-removed: 2 assertions removed, 0 added",
         "test-removed: the test \"test_rest\" is gone",
         "warn  tool  binary",
     ] {

@@ -16,8 +16,8 @@ use tokio_rustls::TlsAcceptor;
 pub(super) const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// The host name, also in the certificate.
 pub(super) const NAME: &str = "origin.test";
-/// The name of the same origin for the secret. It differs, because responses are scrubbed even after the secret is
-/// removed.
+/// Another name of the same origin, for the measurements with a secret. Answers of its host are scrubbed also after the
+/// secret is removed, which would slow the other measurements.
 pub(super) const SECRET_NAME: &str = "secret.test";
 /// The path of a short response; `/bytes/N` has N bytes.
 pub(super) const SHORT: &str = "/open/short";
@@ -38,7 +38,7 @@ pub(super) struct Origin {
     arrived: Arrived,
 }
 
-/// The time of the first request for each path.
+/// The time of the first request for each path that needs an approval.
 type Arrived = Arc<Mutex<HashMap<String, Instant>>>;
 
 impl Drop for Origin {

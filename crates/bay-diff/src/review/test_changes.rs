@@ -1,6 +1,7 @@
 //! Removed tests, skipped tests and removed assertions.
 //!
-//! Names of tests are collected over all entries, so that a moved test does not count as removed.
+//! Names of tests are collected over all entries, so that a moved test does not count as removed. Assertions
+//! are counted in each file.
 
 use std::collections::{HashMap, HashSet};
 
@@ -37,7 +38,7 @@ pub(super) fn is_test(path: &str) -> bool {
             && (stem.ends_with("Test") || stem.ends_with("Tests"))
 }
 
-/// Text that disables a test, or all other tests. It matches only at a word boundary.
+/// Text that disables a test, or all other tests. It matches only at the beginning of a word.
 const SKIPS: &[&str] = &[
     "#[ignore",
     "@pytest.mark.skip",
@@ -92,8 +93,9 @@ const ASSERTIONS: &[&str] = &[
 /// Names of added and removed tests, with the findings at the end.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    came: HashSet<String>,
-    went: HashMap<String, (String, u64)>,
+    added: HashSet<String>,
+    /// The file and the line of each.
+    removed: HashMap<String, (String, u64)>,
     /// Deleted test files, with the names of their tests.
     files: Vec<(String, Vec<String>)>,
     /// Number of names in all of them.
@@ -125,8 +127,8 @@ impl Names {
             let name = name.or_else(|| named(text, test_file));
             marked |= name.is_some();
             match (name, line.kind) {
-                (Some(name), LineKind::Added) if self.came.len() < MAX_NAMES => {
-                    self.came.insert(name);
+                (Some(name), LineKind::Added) if self.added.len() < MAX_NAMES => {
+                    self.added.insert(name);
                 }
                 (Some(name), LineKind::Removed) => names_went.push((name, line.number)),
                 _ => {}
@@ -151,12 +153,12 @@ impl Names {
             return;
         }
         for (name, line) in names_went {
-            if self.went.len() < MAX_NAMES {
-                self.went.insert(name, (entry.path.clone(), line));
+            if self.removed.len() < MAX_NAMES {
+                self.removed.insert(name, (entry.path.clone(), line));
             }
         }
         if (test_file || marked) && assertions_went > assertions_came {
-            let why = format!("{assertions_went} assertions go, {assertions_came} come");
+            let why = format!("{assertions_went} assertions removed, {assertions_came} added");
             hits.push(Hit::new(Severity::Warn, "assertions-removed", why));
         }
     }
@@ -168,7 +170,7 @@ impl Names {
         }
     }
 
-    /// Names beyond the limit count as removed.
+    /// If the names do not fit any more, the file counts as deleted tests. Files beyond the limit are not reported.
     fn file_with(&mut self, entry: &DiffEntry, names: Vec<String>) {
         if self.files.len() >= MAX_NAMES {
             return;
@@ -181,15 +183,17 @@ impl Names {
     pub(super) fn finish(self) -> Vec<(String, Hit)> {
         let mut hits = Vec::new();
         for (path, names) in self.files {
-            if names.is_empty() || names.iter().any(|name| !self.came.contains(name)) {
+            if names.is_empty() || names.iter().any(|name| !self.added.contains(name)) {
                 let why = match names.len() {
                     0 => "a file of tests is deleted".to_owned(),
+                    1 => "a file with a test is deleted".to_owned(),
                     n => format!("a file of {n} tests is deleted"),
                 };
                 hits.push((path, Hit::new(Severity::Warn, "tests-deleted", why)));
             }
         }
-        let mut went: Vec<_> = self.went.into_iter().filter(|(name, _)| !self.came.contains(name)).collect();
+        let mut went: Vec<_> =
+            self.removed.into_iter().filter(|(name, _)| !self.added.contains(name)).collect();
         went.sort_by(|a, b| a.1.cmp(&b.1));
         for (name, (path, line)) in went {
             let why = format!("the test {name:?} is gone");
@@ -218,7 +222,7 @@ fn function(text: &str) -> Option<String> {
     clipped(before.rsplit([' ', '\t']).next()?)
 }
 
-/// The name of a test that is given as a string.
+/// The name of a test: after `def test` or `func Test`, or the string in a call such as `it("…")`.
 fn named(text: &str, test_file: bool) -> Option<String> {
     let text = text.strip_prefix("async ").unwrap_or(text);
     if let Some(rest) = text.strip_prefix("def test").or_else(|| text.strip_prefix("func Test")) {

@@ -1,4 +1,4 @@
-//! Merges equal sets of groups in CRIU's images.
+//! Gives threads with equal sets of groups one number of a set in CRIU's images.
 //!
 //! CRIU should record every combination of groups once. In a bay, which has a cgroup namespace, it does not recognise a
 //! combination that it has already (it compares before it sets where the namespace begins). So each thread gets a
@@ -28,7 +28,8 @@ const GROUPS_SET: u64 = 1;
 const SET_ID: u64 = 1;
 const SET_MEMBER: u64 = 2;
 
-/// Merges them. Unexpected images stay as they are: they are correct, only slower.
+/// Writes one number for equal sets into the images of processes and threads. The equal sets stay in the image of
+/// groups, unused. Unexpected images stay as they are: they are correct, only slower.
 pub(super) fn merge(images: &Path) -> io::Result<()> {
     let groups = fs::read(images.join(GROUPS))?;
     let numbers = entry(&groups).map(duplicates).unwrap_or_default();
@@ -77,7 +78,7 @@ fn duplicates(groups: &[u8]) -> HashMap<u64, u64> {
     numbers
 }
 
-/// The image with the new numbers, or None if nothing changes.
+/// The image with the new numbers, or None if nothing changes or it is not understood.
 fn renumbered(core: &[u8], numbers: &HashMap<u64, u64>) -> Option<Vec<u8>> {
     let before = entry(core)?;
     let number = |old: u64| numbers.get(&old).copied().unwrap_or(old);

@@ -86,7 +86,7 @@ pub fn signal_group(group: i32, signal: i32) -> io::Result<()> {
 /// Sends a signal to every process but the caller. Only for PID 1 of a PID namespace, where all processes are its own.
 ///
 /// # Errors
-/// `EPERM` for any other process, `ESRCH` if no other process is left.
+/// `EPERM` if the caller is not PID 1, `ESRCH` if no other process is left.
 pub fn signal_everything(signal: i32) -> io::Result<()> {
     if std::process::id() != 1 {
         return Err(io::Error::from_raw_os_error(libc::EPERM));

@@ -146,7 +146,7 @@ impl Clean {
     }
 }
 
-/// The error of a git command. If a disk is full, it is the caller's.
+/// The error of a git command. A full disk is one of the machine that runs this program.
 fn explained(error: &GitError, place: &Path) -> ApiError {
     if !error.is_full_disk() {
         return bay_cli_words::Words::default().error(error.to_api());
