@@ -10,7 +10,7 @@ use bay_text::markup::escape;
 use crate::scoring::{Line, Scored, Unit};
 
 /// Sizes in pixels.
-const WIDTH: usize = 860;
+const WIDTH: usize = 960;
 const NAMES: usize = 290;
 const BARS: f64 = 330.0;
 const SHORTEST: f64 = 1.5;
