@@ -1,5 +1,5 @@
-//! What must hold of the checkpoints of a daemon's bays after any process was killed: every listed checkpoint is whole,
-//! and the disk and the host have nothing that is not listed.
+//! What must hold of the checkpoints of a daemon's bays after any process was killed: every listed checkpoint has
+//! its directories, and its memory if it is listed with memory; the disk and the host have nothing that is not listed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::daemon::{Daemon, listed};
 use crate::leaks;
 use crate::wait::{PATIENCE, until, within};
 
-/// The file that a memory checkpoint writes last.
+/// The file that a memory checkpoint writes last: if it exists, the memory is complete.
 const WHOLE: &str = "memory/memory.json";
 
 /// The checkpoints of a bay as the daemon lists them.
@@ -49,7 +49,8 @@ pub fn entries(dir: &Path) -> BTreeSet<String> {
     found.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Asserts that every listed checkpoint of a bay is whole and that the disk has no other. Returns their names.
+/// Asserts that the directories on disk are exactly those of the listed checkpoints of a bay, and that a checkpoint has
+/// complete memory exactly if it is listed so. Does not look into the directories. Returns the names.
 ///
 /// # Panics
 /// If a checkpoint is not whole or not listed.

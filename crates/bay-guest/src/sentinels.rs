@@ -18,7 +18,7 @@ use crate::log::Log;
 use crate::trust::{Tree, read_in, remove_in, write_in, write_private_in};
 
 /// Extended attribute of files that this module wrote. A file without it and with another text belongs to the bay,
-/// and is left as it is.
+/// and is left as it is. The settings of git have no mark, because they are always this module's.
 const MARK: &str = "user.workbay.sentinel";
 
 /// The sentinels that the bay has now.
@@ -92,7 +92,7 @@ fn write(tree: &Tree<'_>, path: &str, text: &[u8]) -> io::Result<()> {
 
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// Whether a file was written by this module, with this text or another, or does not exist.
+/// Whether this module may write or remove a file: it is marked, has exactly this text, or does not exist.
 fn is_ours(directory: BorrowedFd<'_>, name: &str, text: &[u8]) -> io::Result<bool> {
     let file = match rustix::fs::openat(directory, name, READ, Mode::empty()) {
         Ok(file) => file,

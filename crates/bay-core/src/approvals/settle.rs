@@ -1,6 +1,6 @@
 //! How a question ends: answered, expired, dropped, or its allow revoked. Each of these is on the disk, with its
 //! event, before anybody acts on it. Only [`drop_all`](Approvals::drop_all) does not wait for the disk. An allow
-//! that is used up or whose time is over is only forgotten, without an event.
+//! that is used up, and an answer whose time is over, are only forgotten, without an event.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -78,8 +78,8 @@ impl Approvals {
         Ok(true)
     }
 
-    /// Ends an allow that could still be used, and the requests under way that it let out. `false` if the allow
-    /// cannot be used any more.
+    /// Ends an allow that could still be used. The gateway then decides anew on the requests under way that it let out.
+    /// `false` if the allow cannot be used any more.
     pub(crate) async fn revoke(&self, card: &Approval, by: &str) -> Result<bool, CoreError> {
         let event = Draft::of(ApprovalRevoked {
             approval: card.id.into(),

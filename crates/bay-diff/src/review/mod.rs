@@ -21,11 +21,12 @@ mod test_changes;
 
 /// Most findings that are listed.
 pub const MAX_FINDINGS: usize = 1000;
-/// Most findings that are held before the worst are chosen. Up to twice as many are held if the rest are secrets.
+/// After this many findings, only those of the highest severity are still held, up to as many again; the others are
+/// only counted.
 const MAX_KEPT: usize = 20_000;
-/// Deleted files in one change that are reported as a mass deletion.
+/// Deleted files in a whole comparison that are reported as a mass deletion.
 const MASS_DELETION_FILES: u64 = 50;
-/// Net deleted lines in one change that are reported as a mass deletion.
+/// Net deleted lines in a whole comparison that are reported as a mass deletion.
 const MASS_DELETION_LINES: u64 = 5000;
 /// Invisible characters that are common in ordinary text: soft hyphens, joiners and variation selectors of scripts
 /// and emoji, and the byte order mark.

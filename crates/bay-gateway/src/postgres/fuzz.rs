@@ -9,10 +9,11 @@ use super::{parameters, scram};
 use crate::stream::Prefixed;
 
 const USER: &str = "app";
-/// The password. The client cannot know it, and the database must not see it without TLS. It occurs in no message.
+/// The password. The client cannot know it, and the database must not see it without TLS. No message has it by
+/// chance: where it is found, it was leaked.
 const PASSWORD: &str = "fuzz-pass\u{1}word";
-/// More bytes than a login ever writes.
-const MOST_WRITTEN: usize = 1 << 20;
+/// Size of the pipe between gateway and database: more than a login writes, because nobody reads before it is over.
+const PIPE_BYTES: usize = 1 << 20;
 
 fn run<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(work)
@@ -51,7 +52,7 @@ pub fn client_says(mut bytes: &[u8]) {
 /// Input from a database. It never gets the plain password without TLS.
 pub fn database_says(bytes: &[u8], encrypted: bool) {
     run(async {
-        let (near, far) = tokio::io::duplex(MOST_WRITTEN.max(bytes.len()));
+        let (near, far) = tokio::io::duplex(PIPE_BYTES.max(bytes.len()));
         let (mut from_gateway, mut to_gateway) = tokio::io::split(far);
         to_gateway.write_all(bytes).await.expect("room for all of it");
         to_gateway.shutdown().await.expect("the end of what it says");

@@ -1,7 +1,8 @@
 //! Entries of a workspace as patches for `git apply`.
 //!
-//! Properties that git does not store (owners, permissions beyond the executable bit) are noted in a line before the
-//! patch, which git skips. Entries that git does not store at all, such as directories, have no patch.
+//! If the owner of a file or link changed, or the permissions of a file beyond the executable bit, a line before the
+//! patch says so, which git skips. Of a new file, only the setuid, setgid and sticky bits are noted. Directories and
+//! special files, which git does not store, have neither a patch nor such a note.
 
 use bay_types::diff::{Content, DiffEntry, Node, NodeKind};
 
