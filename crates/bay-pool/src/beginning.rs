@@ -101,8 +101,11 @@ impl Pool {
                 None => return Ok(None),
             },
             (_, None) => return Ok(None),
-            (WorkspaceFrom::Checkout { .. }, Some(tree)) => Beginning::Checkout(tree.to_owned()),
-            (WorkspaceFrom::Kept { .. }, Some(tree)) => Beginning::Snapshot(tree.to_owned()),
+            // The workspace itself changes: a link to it would always show that nothing was done.
+            (WorkspaceFrom::Checkout { .. }, Some(tree)) if tree != self.bay_disk(bay).workspace => {
+                Beginning::Checkout(tree.to_owned())
+            }
+            (_, Some(tree)) => Beginning::Snapshot(tree.to_owned()),
         };
         make_private_dir(&self.beginning_dir(bay))?;
         let place = self.beginning_place(bay);

@@ -482,9 +482,15 @@ fn a_beginning_is_a_link_to_the_checkout_until_that_is_removed() {
     for of in [bay, fork, killed] {
         assert!(matches!(pool.beginning(of), Some(Beginning::Checkout(_))), "{:?}", pool.beginning(of));
     }
+    // An earlier release was killed after it had made the workspace.
+    let half = BayId::generate();
+    let files = pool.bay_create(half, image.id, &from(repo, &commit, None), None).unwrap();
+    pool.trash().remove(&pool.beginning_dir(half)).unwrap();
+    pool.bay_create(half, image.id, &from(repo, &commit, None), None).unwrap();
+    fs::write(files.workspace.join("readme"), "changed").unwrap();
     pool.repo_remove(repo).unwrap();
     pool.sweep().unwrap();
-    for of in [bay, fork, killed] {
+    for of in [bay, fork, killed, half] {
         let kept = pool.beginning(of);
         assert!(matches!(kept, Some(Beginning::Snapshot(_))), "{kept:?}");
         assert_eq!(fs::read(kept.unwrap().path().join("readme")).unwrap(), begun);
