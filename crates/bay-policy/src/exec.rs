@@ -39,15 +39,15 @@ impl ExecRule {
         long_enough
             && words.iter().zip(argv).enumerate().all(|(at, (pattern, word))| {
                 let base = word.rsplit('/').next().unwrap_or(word);
-                fits(pattern, word) || (at == 0 && !pattern.contains('/') && fits(pattern, base))
+                let fits = |word: &str| fits(pattern.as_bytes(), word.as_bytes());
+                fits(word) || (at == 0 && !pattern.contains('/') && fits(base))
             })
     }
 }
 
 /// Whether a word matches a pattern with stars. Only the last star is ever extended, so the time grows at most with the
 /// product of both lengths.
-fn fits(pattern: &str, word: &str) -> bool {
-    let (pattern, word) = (pattern.as_bytes(), word.as_bytes());
+pub(crate) fn fits(pattern: &[u8], word: &[u8]) -> bool {
     let (mut at, mut of, mut star) = (0, 0, None);
     while of < word.len() {
         match pattern.get(at) {
@@ -87,7 +87,7 @@ mod tests {
             ("a", "b", false),
             ("", "a", false),
         ] {
-            assert_eq!(fits(pattern, word), expected, "{pattern} {word}");
+            assert_eq!(fits(pattern.as_bytes(), word.as_bytes()), expected, "{pattern} {word}");
         }
     }
 }
