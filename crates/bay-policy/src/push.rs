@@ -3,6 +3,8 @@
 //! The bay writes that data. If it is not what git is known to send, it is not parsed. The refs that change are then
 //! unknown, and rules by branch assume the worst.
 
+use crate::exec::fits;
+
 /// Most refs of a push. The refs of a larger push are unknown.
 pub const MAX_REFS: usize = 100;
 /// Longest name of a ref.
@@ -242,33 +244,6 @@ impl RefPattern {
                     || (!their.contains('*') && fits(own.as_bytes(), their.as_bytes()))
             })
     }
-}
-
-/// Whether a segment matches a pattern with stars. The names come from the bay: only the last star is tried again, so
-/// that the work is bounded by the product of the lengths.
-fn fits(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut in_pattern, mut in_text) = (0, 0);
-    // The last star, and where the text after what it stands for begins.
-    let mut last_star: Option<(usize, usize)> = None;
-    while in_text < text.len() {
-        match (pattern.get(in_pattern), last_star) {
-            (Some(b'*'), _) => {
-                last_star = Some((in_pattern, in_text));
-                in_pattern += 1;
-            }
-            (Some(byte), _) if *byte == text[in_text] => {
-                in_pattern += 1;
-                in_text += 1;
-            }
-            (_, Some((star, begun))) => {
-                last_star = Some((star, begun + 1));
-                in_pattern = star + 1;
-                in_text = begun + 1;
-            }
-            (_, None) => return false,
-        }
-    }
-    pattern[in_pattern..].iter().all(|byte| *byte == b'*')
 }
 
 #[cfg(test)]
