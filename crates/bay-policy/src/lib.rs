@@ -56,6 +56,7 @@ pub mod push;
 pub mod reachable_hosts;
 pub mod rule;
 pub mod show;
+mod stars;
 pub mod tool_settings;
 pub mod write;
 

@@ -3,7 +3,7 @@
 //! The bay writes that data. If it is not what git is known to send, it is not parsed. The refs that change are then
 //! unknown, and rules by branch assume the worst.
 
-use crate::exec::fits;
+use crate::stars::fits;
 
 /// Most refs of a push. The refs of a larger push are unknown.
 pub const MAX_REFS: usize = 100;
