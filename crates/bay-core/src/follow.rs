@@ -99,6 +99,8 @@ async fn listen(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>) -> Result<(), Str
                     tokio::time::sleep(NOISE_PAUSE).await;
                 }
             }
+            // After each line, and not only after an end: a caller may have asked for that end first.
+            execs::prune(daemon, handle).await;
         }
         if lines.unfinished() > MAX_LINE {
             return Err("a line has no end".to_owned());

@@ -92,6 +92,8 @@ pub struct BayHandle {
     clients: AtomicU64,
     /// How many execs and attachments there were since the daemon started.
     uses: AtomicU64,
+    /// Ends of execs that were recorded since old ones were last deleted.
+    ends: AtomicU64,
     /// Notified whenever an exec is known to be over.
     exec_over: Notify,
 }
@@ -160,6 +162,7 @@ impl BayHandle {
             execs: Mutex::default(),
             clients: AtomicU64::new(0),
             uses: AtomicU64::new(0),
+            ends: AtomicU64::new(0),
             exec_over: Notify::new(),
         }
     }
@@ -379,7 +382,14 @@ impl BayHandle {
         execs.began.remove(&id);
         execs.last.remove(&id);
         drop(execs);
+        self.ends.fetch_add(1, Ordering::Relaxed);
         self.exec_over.notify_waiters();
+    }
+
+    /// Whether so many ends were recorded that old execs are to be deleted. The next answer counts from here.
+    pub(crate) fn has_ends(&self, enough: u64) -> bool {
+        let counted = |ends: u64| (ends >= enough).then_some(0);
+        self.ends.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted).is_ok()
     }
 
     /// Waits until an exec is known to be over, for at most this time.

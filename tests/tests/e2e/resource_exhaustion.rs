@@ -441,7 +441,9 @@ fn hundreds_of_concurrent_commands_and_thousands_in_all_keep_their_own_ends() {
     });
     // Thousands of ends are recorded one after another, which takes time on a busy machine.
     within(BOMB_WITHIN, || (daemon.show("b")["execs_running"] == 0).then_some(())).expect("no exec is open");
-    let listed = daemon.bay(&["execs", "ls", "b", "--json"]).ok().json().as_array().unwrap().len();
-    assert!((500..=1200).contains(&listed), "{listed} execs are remembered");
+    // Old ones are deleted as the guest reports ends, which may be later than a caller learned of them.
+    let listed = || daemon.bay(&["execs", "ls", "b", "--json"]).ok().json().as_array().unwrap().len();
+    within(BOMB_WITHIN, || (500..=1200).contains(&listed()).then_some(()))
+        .unwrap_or_else(|| panic!("{} execs are remembered", listed()));
     usable(&daemon);
 }

@@ -43,7 +43,8 @@ pub mod verbs;
 /// Ended execs are deleted with their output when so many newer ones exist, though not at once: see
 /// [`PRUNE_EVERY`].
 pub(super) const KEPT: u32 = 1000;
-/// When an exec ends whose number is a multiple of this, the daemon deletes old ones.
+/// After so many ends the daemon deletes old ones. Numbers of execs would not do: with many at once they end in another
+/// order, and those that end last would stay.
 const PRUNE_EVERY: u64 = 64;
 /// How long one request about an open exec may take, and all of them together if a caller waits for the answers.
 const REFRESH_WITHIN: Duration = Duration::from_secs(3);
@@ -378,9 +379,7 @@ pub(crate) async fn ended(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit:
         Some(end) => Some(end),
         None => guest_status(handle, id).await.ok().and_then(|status| status.end()),
     };
-    if let Some(row) = record(daemon, handle, id, exit, end, Reporter::Guest).await {
-        prune(daemon, handle, &row).await;
-    }
+    record(daemon, handle, id, exit, end, Reporter::Guest).await;
 }
 
 /// Records the execs in the last answer of a guest that was asked to shut down.
@@ -395,8 +394,8 @@ pub(crate) async fn ended_with_bay(daemon: &Daemon, handle: &BayHandle, answer: 
 }
 
 /// After some ends, deletes the oldest ended execs and their output.
-async fn prune(daemon: &Daemon, handle: &BayHandle, row: &ExecRow) {
-    if !row.number.is_multiple_of(PRUNE_EVERY) {
+pub(crate) async fn prune(daemon: &Daemon, handle: &BayHandle) {
+    if !handle.has_ends(PRUNE_EVERY) {
         return;
     }
     match daemon.store.exec_prune(handle.id, KEPT).await {
