@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bay_client::invalid;
 use bay_types::ApiError;
@@ -67,8 +67,8 @@ async fn accept(listener: TcpListener, address: SocketAddr, inside: u16, shared:
         match listener.accept().await {
             Ok((tcp, _)) => {
                 failed = false;
-                let shared = Arc::clone(&shared);
-                tokio::spawn(async move { shared.carry(tcp, inside).await });
+                let (shared, came) = (Arc::clone(&shared), Instant::now());
+                tokio::spawn(async move { shared.carry(tcp, inside, came).await });
             }
             Err(error) => {
                 if !std::mem::replace(&mut failed, true) {

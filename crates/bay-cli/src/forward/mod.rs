@@ -7,7 +7,7 @@
 //!             └──────────── opening again ──► no daemon for AWAY_FOR: an error
 //!
 //!  each accepted connection ──► the daemon ──► relayed until it ends
-//!                                  └─ refused ──► reset, with one note until a connection to that port succeeds
+//!                                  └─ refused ──► reset, with one note until a later connection to that port succeeds
 //! ```
 //!
 //! The listeners stay while the bay does not run, or the daemon restarts: new connections are reset meanwhile.
@@ -81,8 +81,16 @@ struct Shared {
     bay: String,
     /// `None` while the daemon is away.
     forward: Mutex<Option<ForwardId>>,
-    /// Why connections to a port were last refused, until one succeeds.
-    refused: Mutex<HashMap<u16, ErrorCode>>,
+    /// Ports to which connections are refused.
+    outages: Mutex<HashMap<u16, Outage>>,
+}
+
+/// From a refused connection to a port until one succeeds that came later.
+#[derive(Debug)]
+struct Outage {
+    /// Why it was refused.
+    code: ErrorCode,
+    noted: Instant,
 }
 
 /// An open forward.
@@ -133,7 +141,7 @@ impl Forwarding {
             client: client.another_without_starting(),
             bay: wanted.bay.clone(),
             forward: Mutex::default(),
-            refused: Mutex::default(),
+            outages: Mutex::default(),
         });
         let mut listeners = Listeners::default();
         for pair in &wanted.pairs {
@@ -326,11 +334,11 @@ impl Shared {
         *self.forward.lock().unwrap_or_else(PoisonError::into_inner) = forward;
     }
 
-    /// Relays one connection to the bay's port, or resets it.
-    async fn carry(&self, tcp: TcpStream, port: u16) {
+    /// Relays a connection that came at this time to the bay's port, or resets it.
+    async fn carry(&self, tcp: TcpStream, port: u16, came: Instant) {
         match self.connect(port).await {
             Ok((link, early)) => {
-                self.refused.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);
+                self.end_outage(port, came);
                 bay_tunnel::relay(tcp, link, &early).await;
             }
             Err(error) => {
@@ -347,9 +355,21 @@ impl Shared {
         self.client.another_without_starting().tcp(&bay_path(&self.bay, &rest)).await
     }
 
+    /// A connection that came before the outage says nothing about its end, however late it is carried.
+    fn end_outage(&self, port: u16, came: Instant) {
+        let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
+        if outages.get(&port).is_some_and(|outage| outage.noted < came) {
+            outages.remove(&port);
+        }
+    }
+
     fn note_refusal(&self, port: u16, error: &ApiError) {
-        let before = self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(port, error.code);
+        let outage = Outage { code: error.code, noted: Instant::now() };
+        let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = outages.get(&port).map(|outage| outage.code);
         if before != Some(error.code) {
+            outages.insert(port, outage);
+            drop(outages);
             let message = escape::one_line(&error.message);
             let next = if error.next.is_empty() { String::new() } else { format!(" ({})", error.next) };
             note(&format!("a connection to port {port} was closed: {message}{next}; the forward continues"));
