@@ -172,7 +172,7 @@ fn without_the_daemons_key_bays_run_and_their_egress_is_closed_on_record() {
     let origin = lab.echo_for(&["b"]);
     assert_eq!(lab.get("b", &origin.url("https", "/")).0, 200);
     lab.daemon.kill_9();
-    let key = lab.daemon.data_dir.with_extension("key");
+    let key = lab.daemon.key_file();
     let away = key.with_extension("away");
     fs::rename(&key, &away).unwrap();
     lab.daemon.launch();

@@ -207,7 +207,7 @@ impl Daemon {
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", self.data_dir.join("home"));
         command.env("BAY_DATA_DIR", &self.data_dir).env("BAY_POOL", &self.pool);
-        command.env("BAY_KEY_FILE", self.data_dir.with_extension("key"));
+        command.env("BAY_KEY_FILE", self.key_file());
         if !self.own_disk {
             command.env("BAY_DISK_RESERVE_MIB", suite::DISK_RESERVE_MIB.to_string());
         }
@@ -573,6 +573,12 @@ impl Daemon {
         leaks::end_processes(&left.into_iter().filter(serving).collect::<Vec<_>>());
     }
 
+    /// The key of the daemon's secrets, beside its data directory.
+    #[must_use]
+    pub fn key_file(&self) -> PathBuf {
+        self.data_dir.with_extension("key")
+    }
+
     /// Kills the daemon and all processes of its bays, and unmounts a separate pool: like a power cut, but nothing
     /// written is lost.
     pub fn pull_the_plug(&mut self) {
@@ -618,6 +624,7 @@ impl Drop for Daemon {
             leaks::delete_tree(&leaks::corner(&self.pool, &id));
         }
         let _ = fs::remove_dir_all(&self.data_dir);
+        let _ = fs::remove_file(self.key_file());
         if passed {
             if let Err(why) = removed {
                 panic!("a bay could not be removed:\n{why}");

@@ -22,11 +22,19 @@ use crate::wait::{PATIENCE, within};
 /// A leftover.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Leak {
-    Process { pid: i32, what: String },
+    Process {
+        pid: i32,
+        what: String,
+    },
     Mount(PathBuf),
     Cgroup(PathBuf),
-    LoopDevice { device: PathBuf, file: PathBuf },
+    LoopDevice {
+        device: PathBuf,
+        file: PathBuf,
+    },
     Subvolume(PathBuf),
+    /// A file or directory at a path that is made of a process id. Those come round, and then a later test finds it.
+    Path(PathBuf),
 }
 
 impl fmt::Display for Leak {
@@ -37,6 +45,7 @@ impl fmt::Display for Leak {
             Leak::Cgroup(at) => write!(f, "cgroup {}", at.display()),
             Leak::LoopDevice { device, file } => write!(f, "{} on {}", device.display(), file.display()),
             Leak::Subvolume(at) => write!(f, "subvolume {}", at.display()),
+            Leak::Path(at) => write!(f, "{}", at.display()),
         }
     }
 }
@@ -255,6 +264,9 @@ pub fn of_suite(dir: &Path) -> Vec<Leak> {
             found.push(Leak::LoopDevice { device, file });
         }
     }
+    let parts = subdirectories(dir).into_iter().filter(|part| *part != pool && *part != dir.join("image"));
+    let entries = parts.flat_map(|part| fs::read_dir(part).into_iter().flatten().flatten());
+    found.extend(entries.map(|entry| Leak::Path(entry.path())));
     found
 }
 

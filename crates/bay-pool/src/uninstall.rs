@@ -64,8 +64,8 @@ impl Pool {
     }
 
     /// Removes the corner of a daemon from the pool in `dir`, and if no other daemon has one, everything that daemons
-    /// made there: images, the pool file, the mount.
-    pub fn uninstall(dir: &Path, daemon: &str) -> Result<()> {
+    /// made there: images, the pool file, the mount. Returns a directory that stays, as [`Pool::remove_file`] does.
+    pub fn uninstall(dir: &Path, daemon: &str) -> Result<Option<(PathBuf, String)>> {
         let mut shared = false;
         let found = with_base(dir, &mut |base, _| {
             remove_corner(base, daemon)?;
@@ -79,14 +79,15 @@ impl Pool {
             Ok(())
         })?;
         if shared || found.is_none() {
-            return Ok(());
+            return Ok(None);
         }
         Self::remove_file(dir)
     }
 
     /// Unmounts the pool in `dir` and removes its file, whatever is in it. The caller knows that no other daemon uses it.
-    pub fn remove_file(dir: &Path) -> Result<()> {
-        let Ok(dir) = dir.canonicalize() else { return Ok(()) };
+    /// Returns a directory that stays, because it holds something else, and what that is.
+    pub fn remove_file(dir: &Path) -> Result<Option<(PathBuf, String)>> {
+        let Ok(dir) = dir.canonicalize() else { return Ok(None) };
         let backing = Backing::new(&dir, None);
         if backing.mount_point().is_dir() {
             backing.unmount()?;
@@ -95,23 +96,32 @@ impl Pool {
         for name in ["pool.img", "pool.img.new", "first-size", "first-size.new", "pool.lock"] {
             remove_if_there(&dir.join(name))?;
         }
-        for empty in [backing.mount_point(), dir.clone()] {
-            match fs::remove_dir(&empty) {
-                // Somebody keeps something of their own there.
-                Err(error)
-                    if !matches!(
-                        error.kind(),
-                        io::ErrorKind::NotFound
-                            | io::ErrorKind::DirectoryNotEmpty
-                            | io::ErrorKind::ResourceBusy
-                    ) =>
-                {
-                    return Err(error).doing(|| format!("remove {}", empty.display()));
-                }
-                _ => {}
+        for empty in [backing.mount_point(), dir] {
+            if let Some(why) = remove_empty(&empty)? {
+                return Ok(Some((empty, why)));
             }
         }
-        Ok(())
+        Ok(None)
+    }
+}
+
+/// Removes a directory, unless it is not empty or something is mounted there. Returns why it stays.
+fn remove_empty(dir: &Path) -> Result<Option<String>> {
+    match fs::remove_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+            let names: Vec<_> = entries(dir)?
+                .iter()
+                .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+                .collect();
+            Ok(Some(format!("Workbay did not make {} in it", names.join(", "))))
+        }
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            Ok(Some("something is mounted there".to_owned()))
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).doing(|| format!("remove {}", dir.display()))
+        }
+        _ => Ok(None),
     }
 }
 

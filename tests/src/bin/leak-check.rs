@@ -38,7 +38,6 @@ fn check(dir: &Path) -> ExitCode {
     leaks::close_pool(&pool);
     // A device is detached when the last mount namespace with a copy of its mount has ended. Any program that is making
     // namespaces has such a copy for a while.
-    // moment has such a copy for a while.
     let _ = within(PATIENCE, || leaks::loop_devices(&pool).is_empty().then_some(()));
     found.extend(
         leaks::loop_devices(&pool).into_iter().map(|(device, file)| Leak::LoopDevice { device, file }),
@@ -46,7 +45,7 @@ fn check(dir: &Path) -> ExitCode {
     found.extend(leaks::mounts(&pool).into_iter().map(Leak::Mount));
     let _ = fs::remove_dir_all(&pool);
     if found.is_empty() {
-        println!("nothing was left: no process, mount, cgroup, loop device or subvolume");
+        println!("nothing was left: no process, mount, cgroup, loop device, subvolume or file");
         return ExitCode::SUCCESS;
     }
     println!("left on the host by the suites:");

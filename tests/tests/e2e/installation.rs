@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use bay_tests::suite::{self, Scratch};
@@ -70,13 +70,15 @@ impl Root {
 
 /// What is in the data directory besides what the fixture puts there.
 fn data(daemon: &Daemon) -> Vec<String> {
-    let entries = fs::read_dir(&daemon.data_dir).unwrap().map(|entry| entry.unwrap().file_name());
-    let names = entries.map(|name| name.to_string_lossy().into_owned());
-    names.filter(|name| !["home", "serve.log", "bay-copy"].contains(&name.as_str())).collect()
+    let mut names = names(&daemon.data_dir).unwrap();
+    names.retain(|name| !["home", "serve.log", "bay-copy"].contains(&name.as_str()));
+    names
 }
 
-fn key(daemon: &Daemon) -> PathBuf {
-    daemon.data_dir.with_extension("key")
+/// The names in a directory. `None` if there is no such directory.
+fn names(dir: &Path) -> Option<Vec<String>> {
+    let entries = fs::read_dir(dir).ok()?.map(|entry| entry.unwrap().file_name());
+    Some(entries.map(|name| name.to_string_lossy().into_owned()).collect())
 }
 
 #[test]
@@ -94,7 +96,7 @@ fn uninstall_shows_a_list_and_removes_everything_that_was_made_and_nothing_else(
     let _taken = daemon.bay(&["checkpoint", "running", "--files-only"]).ok();
     let pid = daemon.host_pid("running");
     fs::write(daemon.data_dir.join("notes"), "the operator's own\n").unwrap();
-    assert!(key(&daemon).exists());
+    assert!(daemon.key_file().exists());
 
     let listed = root.run(&daemon, &["uninstall", "--dry-run", "--json"]).ok().json();
     let what: BTreeSet<&str> =
@@ -121,7 +123,7 @@ fn uninstall_shows_a_list_and_removes_everything_that_was_made_and_nothing_else(
     assert!(removed.errors().contains("notes"), "{removed}");
     assert!(leaks::ended(pid));
     assert_eq!(data(&daemon), ["notes"]);
-    assert!(!key(&daemon).exists() && !daemon.pool.exists());
+    assert!(!daemon.key_file().exists() && !daemon.pool.exists());
     root.nothing_is_left();
     let again = root.run(&daemon, &["uninstall", "--yes"]).ok();
     assert!(again.errors().contains("nothing of Workbay"), "{again}");
@@ -141,7 +143,7 @@ fn uninstall_may_die_before_every_step_and_be_repeated() {
     }
     let _removed = root.run(&daemon, &["uninstall", "--yes"]).ok();
     assert_eq!(data(&daemon), Vec::<String>::new());
-    assert!(!key(&daemon).exists() && !daemon.pool.exists());
+    assert!(!daemon.key_file().exists() && !daemon.pool.exists());
     root.nothing_is_left();
     daemon.uninstalled();
 }
@@ -176,10 +178,11 @@ fn uninstall_works_without_a_daemon_with_a_damaged_database_while_bays_run() {
     daemon.kill_9();
     fs::write(daemon.data_dir.join("bay.db"), "this is a letter, not a database\n".repeat(300)).unwrap();
     assert!(!leaks::ended(pid));
-    let _removed = root.run(&daemon, &["uninstall", "--yes"]).ok();
+    let removed = root.run(&daemon, &["uninstall", "--yes"]).ok();
     assert!(leaks::ended(pid));
     assert_eq!(data(&daemon), Vec::<String>::new());
-    assert!(!daemon.pool.exists() && !key(&daemon).exists());
+    assert!(!daemon.key_file().exists(), "{removed}");
+    assert_eq!(names(&daemon.pool), None, "{removed}");
     daemon.uninstalled();
 }
 
@@ -199,7 +202,7 @@ fn uninstall_works_with_an_unmounted_pool_and_without_the_record_of_the_data_dir
     assert_eq!(data(&daemon), Vec::<String>::new());
     assert!(!daemon.pool.exists());
     // Only the record says that the daemon made a key at an unusual place.
-    fs::remove_file(key(&daemon)).unwrap();
+    fs::remove_file(daemon.key_file()).unwrap();
     daemon.uninstalled();
 }
 
@@ -214,7 +217,7 @@ fn with_keep_data_a_later_installation_finds_the_bays() {
     let _removed = root.run(&daemon, &["uninstall", "--keep-data", "--yes"]).ok();
     assert!(leaks::ended(pid), "what a bay runs ends with the installation");
     assert_eq!(leaks::mounts(&daemon.pool), Vec::<PathBuf>::new());
-    assert!(key(&daemon).exists());
+    assert!(daemon.key_file().exists());
     root.nothing_is_left();
     daemon.terminate();
     daemon.launch();
@@ -230,13 +233,13 @@ fn a_failed_first_start_leaves_no_key_behind() {
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("its path is longer than a socket's can be"), "{said}");
-    assert!(!key(&daemon).exists());
+    assert!(!daemon.key_file().exists());
     daemon.launch();
-    assert!(key(&daemon).exists());
+    assert!(daemon.key_file().exists());
     // A start that fails later leaves the key, because something may be encrypted with it.
     daemon.terminate();
     let output = daemon.serve().arg("--socket").arg(&socket).stdout(Stdio::null()).output().unwrap();
-    assert!(!output.status.success() && key(&daemon).exists());
+    assert!(!output.status.success() && daemon.key_file().exists());
 }
 
 #[test]
@@ -281,7 +284,8 @@ fn pool_prune_removes_the_corner_of_a_daemon_whose_data_directory_is_gone() {
     };
     assert!(!prune(&["--dry-run"]).contains(&id), "its data directory is there");
     gone.kill_9();
-    let aside = gone.data_dir.with_extension("aside");
+    let scratch = Scratch::new();
+    let aside = scratch.join("aside");
     fs::rename(&gone.data_dir, &aside).unwrap();
     assert!(!prune(&["--dry-run"]).contains(&id), "its bay still runs");
     fs::rename(&aside, &gone.data_dir).unwrap();

@@ -376,8 +376,9 @@ fn without_its_key_the_daemon_has_no_secrets_and_says_why() {
     let origin = reflecting(&lab, "origin.test");
     lab.bay("b", &everything(&origin));
     let _set = set(&lab, "TOKEN", &["--for", &for_api(&origin)]).ok();
-    let key = lab.daemon.data_dir.with_extension("key");
-    let aside = lab.daemon.data_dir.with_extension("aside");
+    let key = lab.daemon.key_file();
+    let scratch = Scratch::new();
+    let aside = scratch.join("aside");
     lab.daemon.kill_9();
     fs::rename(&key, &aside).unwrap();
     lab.daemon.launch();
@@ -407,7 +408,8 @@ fn a_failing_secret_command_is_reported_without_its_values() {
     let lab = lab();
     let origin = reflecting(&lab, "origin.test");
     lab.bay("b", &everything(&origin));
-    let file = lab.daemon.data_dir.with_extension("value");
+    let scratch = Scratch::new();
+    let file = scratch.join("value");
     fs::write(&file, CANARY).unwrap();
     let line = format!("cat {}", file.display());
     let command = |line: &str| {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bay_client::local;
 use bay_pool::Pool;
+use bay_text::escape::visible;
 use bay_types::runtime::{RuntimePlace, RuntimeReply, RuntimeRequest};
 use bay_types::{ApiError, BayId, ErrorCode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -209,7 +210,11 @@ impl<'a> Removal<'a> {
             Err(_) if self.found.pool_is_inside() => Pool::remove_file(&self.found.pool_dir),
             Err(_) => return Ok(()),
         };
-        done.map_err(|error| bay_cli_words::Words::default().error(error.to_api()))
+        let stays = done.map_err(|error| bay_cli_words::Words::default().error(error.to_api()))?;
+        if let Some((dir, why)) = stays {
+            crate::output::talk(&visible(&format!("{} stays: {why}", dir.display())));
+        }
+        Ok(())
     }
 
     fn unmount(&self) -> Result<(), ApiError> {

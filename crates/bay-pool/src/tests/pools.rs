@@ -319,6 +319,17 @@ fn a_pool_that_another_program_has_mounted_is_named_and_goes_when_that_ends() {
     assert!(lab.pool_dir().join("pool.img").exists());
     holder.kill().unwrap();
     holder.wait().unwrap();
-    Pool::remove_file(&lab.pool_dir()).unwrap();
+    assert_eq!(Pool::remove_file(&lab.pool_dir()).unwrap(), None);
     assert!(!lab.pool_dir().exists());
+}
+
+#[test]
+fn a_pool_directory_with_a_file_of_somebody_else_stays_and_the_file_is_named() {
+    let Some(lab) = Lab::new() else { return };
+    drop(lab.open());
+    fs::write(lab.pool_dir().join("notes"), "mine").unwrap();
+    let (dir, why) = Pool::remove_file(&lab.pool_dir()).unwrap().unwrap();
+    assert_eq!(dir, lab.pool_dir().canonicalize().unwrap());
+    assert!(why.contains("notes"), "{why}");
+    assert_eq!(fs::read_dir(lab.pool_dir()).unwrap().count(), 1);
 }
