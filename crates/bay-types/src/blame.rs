@@ -185,8 +185,8 @@ const CODING: &str = "coding";
 pub fn not_in_image(bay: HintBay) -> Hint {
     Hint::new(
         "check the name; run in the bay what installs the project's own programs, such as `npm install`; {} brings back what \
-         the bay's image has, after {} also what this host has now (a toolchain in a home directory with --add, such as --add \
-         ~/.cargo --add ~/.rustup)",
+         the bay's image has; for a program of this host, first {}, which copies a toolchain from a home directory with --add \
+         (--add ~/.cargo --add ~/.rustup)",
         [Action::ReplaceBay(bay), Action::ImportHostImage],
     )
 }

@@ -13,7 +13,7 @@ use bay_text::escape::one_line;
 /// the files. A new checkpoint has the memory if the bay runs and that is possible.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay fork web --count 3\n  bay fork web --from v2 --name fix\n  bay compare fix-1 fix-2 --run 'make test'"
+    after_help = "Examples:\n  bay fork web --count 3\n  bay fork web --from v2 --count 2 --name fix\n  bay compare fix-1 fix-2 --run 'make test'"
 )]
 pub(crate) struct Fork {
     /// Name or id of the bay.

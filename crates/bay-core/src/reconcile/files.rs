@@ -71,8 +71,8 @@ impl Reconciler {
         .await?;
         self.why = match (&row.thaw_from, point.bay == id) {
             (Some(_), _) => format!("restored; resumed from {}", point.checkpoint),
-            (None, true) => format!("restored: {reason}, with its processes started again"),
-            (None, false) => format!("{reason}, with its processes started again"),
+            (None, true) => format!("restored: {reason}; what ran before has ended"),
+            (None, false) => format!("{reason}; what ran before has ended"),
         };
         Ok(())
     }

@@ -38,7 +38,7 @@ pub(crate) struct Policy {
 enum Verb {
     /// Show the effective policy of a bay, each rule with its file and line.
     Show {
-        /// Name or id of the bay.
+        /// Name or id of the bay. Omitted only with --host.
         #[arg(required_unless_present = "host")]
         name: Option<String>,
         /// Show the host's own layer instead, as it was set.
@@ -51,7 +51,7 @@ enum Verb {
     /// Set a policy. It applies immediately, also to running processes.
     #[command(allow_missing_positional = true)]
     Set {
-        /// Name or id of the bay.
+        /// Name or id of the bay. Omitted only with --host.
         #[arg(required_unless_present = "host")]
         name: Option<String>,
         /// A preset, a file, `-` for standard input, or `none` to remove the present one.
@@ -63,7 +63,7 @@ enum Verb {
         /// Set the layer of the bay's repository, which applies to every bay made from it.
         #[arg(long)]
         project: bool,
-        /// A URL that the preset `autonomous`, or a rule with `place = "@listed"`, may reach.
+        /// A URL that the preset `autonomous`, or a rule with `place = "@listed"`, may reach; repeatable.
         #[arg(long, value_name = "URL")]
         list: Vec<String>,
     },
@@ -83,7 +83,7 @@ enum Verb {
     },
     /// Find rules that are shadowed, dead or probably too wide. Exits with 1 if there is a warning.
     Lint {
-        /// Name or id of the bay.
+        /// Name or id of the bay. Omitted only with --file.
         #[arg(required_unless_present = "file")]
         name: Option<String>,
         /// A file with a policy that is not set.
@@ -99,7 +99,7 @@ enum Verb {
         /// A preset, a file, or `-` for standard input.
         #[arg(value_name = "PRESET|FILE")]
         policy: String,
-        /// A URL that the preset `autonomous`, or a rule with `place = "@listed"`, may reach.
+        /// A URL that the preset `autonomous`, or a rule with `place = "@listed"`, may reach; repeatable.
         #[arg(long, value_name = "URL")]
         list: Vec<String>,
     },
