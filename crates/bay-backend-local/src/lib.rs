@@ -177,6 +177,7 @@ impl Local {
             id_base: spec.id_base,
             fork_index: spec.fork_index,
             limits: spec.limits.clone(),
+            durability: spec.durability,
             isolation: self.isolation(),
             io_devices,
             guest: self.config.guest.clone(),

@@ -68,6 +68,8 @@ pub trait BayFiles: Send + Sync + Debug {
     /// Sets or removes the limit of an existing bay, which may already use more.
     fn set_quota(&self, bay: BayId, mib: Option<u64>) -> Result<()>;
     fn usage(&self, bay: BayId) -> Result<BayUsage>;
+    /// Writes everything of a bay that is only in memory to the disk.
+    fn flush(&self, bay: BayId) -> Result<()>;
 
     /// Does all the work that is possible before the bay is paused.
     fn checkpoint_prepare(&self, bay: BayId) -> Result<()>;
@@ -126,6 +128,10 @@ impl BayFiles for NoFiles {
     }
 
     fn set_quota(&self, _: BayId, _: Option<u64>) -> Result<()> {
+        self.refused()
+    }
+
+    fn flush(&self, _: BayId) -> Result<()> {
         self.refused()
     }
 

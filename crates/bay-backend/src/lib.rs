@@ -34,6 +34,7 @@ use async_trait::async_trait;
 use bay_types::backend::Support;
 use bay_types::bay::{Author, BayUser, Isolation, Limits, Mount};
 use bay_types::checkpoint::Point;
+use bay_types::durability::Durability;
 pub use bay_types::egress::Dropped;
 use bay_types::egress::{Process, Transport, Who};
 use bay_types::guest::GatewaySsh;
@@ -114,6 +115,7 @@ pub struct StartSpec {
     /// The index among the children of a fork. Absent if the bay is no fork.
     pub fork_index: Option<u32>,
     pub limits: Limits,
+    pub durability: Durability,
 }
 
 /// Limits for a running runtime.

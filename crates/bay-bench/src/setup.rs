@@ -184,6 +184,7 @@ pub(crate) fn on(name: &str, image: &str, source: Source) -> BayCreate {
         policy: None,
         environment: None,
         idle_stop_s: None,
+        durability: bay_types::durability::Durability::Strict,
     }
 }
 

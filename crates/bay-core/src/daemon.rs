@@ -170,6 +170,7 @@ impl Daemon {
             environment: row.environment,
             limits: row.spec.limits,
             idle_stop_s: row.spec.idle_stop_s,
+            durability: row.spec.durability,
             mounts: row.spec.mounts,
             user: row.spec.user,
             reach: row.spec.reach,

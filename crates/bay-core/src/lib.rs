@@ -46,6 +46,7 @@ mod changes;
 mod channel;
 mod checked_output;
 mod daemon;
+mod durability;
 mod egress;
 mod fault;
 mod follow;

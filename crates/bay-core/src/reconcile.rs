@@ -73,6 +73,10 @@ struct Reconciler {
     recorded_closed: Option<String>,
     /// The idle timer of a running bay, with its seconds.
     idler: Option<(u64, Follower)>,
+    /// Flushes the files of a running bay whose processes may skip their flushes.
+    flusher: Option<Follower>,
+    /// Whether they may, once that was looked up.
+    skips_flushes: Option<bool>,
     /// The runtime has the settings on record. `false` for a bay that an earlier daemon started: that daemon may have
     /// died while it set them.
     settings_hold: bool,
@@ -104,6 +108,8 @@ pub fn spawn(daemon: Arc<Daemon>, handle: Arc<BayHandle>) {
                 recorded_failure: None,
                 recorded_closed: None,
                 idler: None,
+                flusher: None,
+                skips_flushes: None,
                 settings_hold: false,
             };
             match tokio::spawn(async move { reconciler.run().await }).await {
@@ -212,6 +218,7 @@ impl Reconciler {
                         self.reclaim_guest(&row).await;
                     }
                     self.follow(&row, look.seen);
+                    self.flush_instead(&row, look.seen).await;
                     return Ok(Pass::Settled { refused });
                 }
                 Step::NoteLoss => self.note_loss(&row).await,

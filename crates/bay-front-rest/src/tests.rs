@@ -216,6 +216,7 @@ impl Rig {
                 limits: Limits::default(),
                 mounts: vec![],
                 idle_stop_s: None,
+                durability: bay_types::durability::Durability::Strict,
                 author: None,
                 user: None,
                 reach: vec![],

@@ -74,6 +74,7 @@ impl AfterRestore {
         if let Some(services) = &self.services {
             services.mark_runs();
         }
+        self.execs.context.flushes.set(wake.config.about.durability);
         let notes = match wake.fork_index {
             None => {
                 self.ctl.set_config(wake.config.clone());

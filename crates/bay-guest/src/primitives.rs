@@ -12,7 +12,7 @@ use bay_types::guest::GuestConfig;
 use jiff::Timestamp;
 use rustix::process::{Resource, Rlimit};
 
-use crate::execs::{BayIdentity, Bounds, ExecContext, Execs, Reaper};
+use crate::execs::{BayIdentity, Bounds, ExecContext, Execs, Flushes, Reaper};
 use crate::files::Files;
 use crate::log::Log;
 use crate::procfs;
@@ -58,6 +58,7 @@ impl Primitives {
             sentinels: Arc::new(Sentinels::new(config.guest.secrets)),
             bounds: config.bounds,
             open_files: raise_open_files(),
+            flushes: Arc::new(Flushes::new(config.guest.about.durability, &log)),
             started_at: Timestamp::now(),
             terminals: Arc::default(),
             log: Arc::clone(&log),

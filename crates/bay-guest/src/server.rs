@@ -293,6 +293,10 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
                 .map_err(|e| ApiError::internal(&e))?;
             Ok(empty(StatusCode::NO_CONTENT))
         }
+        (&Method::PUT, ["v1", "durability"]) => {
+            execs.context.flushes.set(require_json(request.into_body()).await?);
+            Ok(empty(StatusCode::NO_CONTENT))
+        }
         (&Method::PUT, ["v1", "secrets"]) => {
             let now: Vec<Delivered> = require_json(request.into_body()).await?;
             let (root, execs) = (guest.root.clone(), Arc::clone(execs));

@@ -38,6 +38,10 @@ impl BayFiles for Pool {
         api_result(self.bay_set_quota(bay, mib))
     }
 
+    fn flush(&self, bay: BayId) -> Result<()> {
+        api_result(self.bay_flush(bay))
+    }
+
     fn usage(&self, bay: BayId) -> Result<BayUsage> {
         api_result(self.bay_usage(bay))
     }

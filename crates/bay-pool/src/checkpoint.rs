@@ -131,6 +131,11 @@ impl Pool {
             self.trash().remove(&new)?;
             make_private_dir(&new)?;
         }
+        self.bay_flush(bay)
+    }
+
+    /// Writes everything of a bay to the disk, and with it the whole pool.
+    pub fn bay_flush(&self, bay: BayId) -> Result<()> {
         // All parts are on the same filesystem.
         let part = self.bay_disk(bay).workspace;
         let dir = open_dir(&part).doing(|| format!("open {}", part.display()))?;

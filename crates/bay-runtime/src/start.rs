@@ -270,6 +270,7 @@ pub(crate) fn guest_config(spec: &RuntimeSpec) -> GuestConfig {
         secrets: spec.secrets.clone(),
         about: About {
             limits: spec.limits.clone(),
+            durability: spec.durability,
             mounts: spec.mounts.iter().map(|mount| mount.target.clone()).collect(),
             isolation: Some(spec.isolation.clone()),
         },

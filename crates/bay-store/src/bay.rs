@@ -173,6 +173,7 @@ impl BayRow {
         self.settings_wanted.clone().unwrap_or_else(|| Settings {
             limits: self.spec.limits.clone(),
             idle_stop_s: self.spec.idle_stop_s,
+            durability: self.spec.durability,
         })
     }
 }

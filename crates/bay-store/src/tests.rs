@@ -33,6 +33,7 @@ fn spec() -> BayCreate {
         limits: Limits::default(),
         mounts: vec![],
         idle_stop_s: None,
+        durability: bay_types::durability::Durability::Strict,
         author: None,
         user: None,
         reach: vec![],

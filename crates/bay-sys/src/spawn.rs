@@ -10,8 +10,10 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 
 use rustix::pipe::PipeFlags;
+use seccompiler::sock_filter;
 
 use crate::clone::CloneArgs;
+use crate::seccomp;
 
 mod children;
 
@@ -43,6 +45,8 @@ pub struct Command<'a> {
     pub cgroup: Option<BorrowedFd<'a>>,
     /// Soft and hard limit of open files, if they must differ from the parent's.
     pub open_files: Option<(u64, u64)>,
+    /// A seccomp filter for the child, besides those of the parent.
+    pub filter: Option<&'a [sock_filter]>,
 }
 
 /// A child that was cloned and has not become its program yet.
@@ -61,6 +65,7 @@ pub enum Stage {
     Stdio,
     Terminal,
     Directory,
+    Filter,
     Groups,
     Gid,
     Uid,
@@ -70,12 +75,13 @@ pub enum Stage {
     Interpreter,
 }
 
-const STAGES: [Stage; 10] = [
+const STAGES: [Stage; 11] = [
     Stage::Session,
     Stage::Cgroup,
     Stage::Stdio,
     Stage::Terminal,
     Stage::Directory,
+    Stage::Filter,
     Stage::Groups,
     Stage::Gid,
     Stage::Uid,
@@ -140,6 +146,7 @@ struct Plan {
     group_count: usize,
     cgroup: RawFd,
     open_files: Option<libc::rlimit64>,
+    filter: Option<libc::sock_fprog>,
 }
 
 /// The highest value that the kernel accepts: it should always kill a command before the guest.
@@ -192,6 +199,7 @@ pub fn spawn(command: &Command<'_>) -> Result<Spawned, SpawnError> {
         group_count: groups.len(),
         cgroup: NO_FD,
         open_files: command.open_files.map(|(soft, hard)| libc::rlimit64 { rlim_cur: soft, rlim_max: hard }),
+        filter: command.filter.and_then(seccomp::fprog),
     };
 
     let pid = match command.cgroup {
@@ -347,6 +355,12 @@ unsafe fn run_child(plan: &Plan) -> ! {
             );
         }
         check(Stage::Directory, libc::syscall(libc::SYS_chdir, plan.directory));
+        // While the child is root: a filter without `no_new_privs` needs that.
+        if let Some(filter) = &plan.filter {
+            let set =
+                libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, ptr::from_ref(filter));
+            check(Stage::Filter, set);
+        }
         if plan.identity {
             check(Stage::Groups, libc::syscall(libc::SYS_setgroups, plan.group_count, plan.groups));
             check(Stage::Gid, libc::syscall(libc::SYS_setresgid, plan.gid, plan.gid, plan.gid));
@@ -443,6 +457,7 @@ mod tests {
             identity: None,
             cgroup: None,
             open_files: None,
+            filter: None,
         })
         .unwrap();
         drop(child_out);
@@ -484,7 +499,7 @@ mod tests {
         assert_eq!(Failure::decode(&[]), None);
         assert_eq!(Failure::decode(&[0xff; 8]), None);
         assert_eq!(
-            Failure::decode(&[8, 0, 0, 0, 2, 0, 0, 0]),
+            Failure::decode(&[9, 0, 0, 0, 2, 0, 0, 0]),
             Some(Failure { stage: Stage::Exec, errno: 2 })
         );
     }

@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{BackendName, Capabilities};
+use crate::durability::Durability;
 use crate::environment::{Environment, EnvironmentFrom};
 use crate::id::{BayId, BayName, CheckpointName, ImageId, RepoId};
 use crate::stats::BayCost;
@@ -209,6 +210,9 @@ pub struct BayCreate {
     /// Stop the bay after this many seconds without activity; never when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_stop_s: Option<u64>,
+    /// Strict when absent.
+    #[serde(default, skip_serializing_if = "Durability::is_strict")]
+    pub durability: Durability,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
     /// The user that commands run as; root when absent.
@@ -297,6 +301,9 @@ pub struct BayView {
     /// It is stopped after this many seconds without activity; never when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_stop_s: Option<u64>,
+    /// Strict when absent.
+    #[serde(default, skip_serializing_if = "Durability::is_strict")]
+    pub durability: Durability,
     pub mounts: Vec<Mount>,
     /// The user that commands run as; root when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bay::{Isolation, Limits};
 use crate::diff::{DiffLine, Moment, Part};
+use crate::durability::Durability;
 use crate::error::ApiError;
 use crate::id::CheckpointName;
 use crate::id::ExecId;
@@ -51,6 +52,8 @@ pub const MAX_HOLD_S: u64 = 24 * 60 * 60;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct About {
     pub limits: Limits,
+    #[serde(default, skip_serializing_if = "Durability::is_strict")]
+    pub durability: Durability,
     /// Mount points of the host's directories and files, read-only. The bay does not learn their sources.
     pub mounts: Vec<PathBuf>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

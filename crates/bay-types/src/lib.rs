@@ -54,6 +54,7 @@ pub mod blame;
 pub mod checkpoint;
 pub mod diff;
 pub mod disk;
+pub mod durability;
 pub mod egress;
 pub mod environment;
 pub mod error;

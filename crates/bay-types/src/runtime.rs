@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::bay::{Author, BayUser, Isolation, Limits, Mount};
+use crate::durability::Durability;
 use crate::guest::GatewaySsh;
 use crate::id::{BayId, BayName};
 
@@ -160,6 +161,8 @@ pub struct RuntimeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork_index: Option<u32>,
     pub limits: Limits,
+    #[serde(default, skip_serializing_if = "Durability::is_strict")]
+    pub durability: Durability,
     /// How the bay is isolated, as `bay-ctl` shows it.
     pub isolation: Isolation,
     /// The pool's disks as `major:minor`, on which the I/O limits are set.

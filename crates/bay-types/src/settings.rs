@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bay::Limits;
+use crate::durability::Durability;
 
 /// A new value of a setting, or the word `"none"` to remove a limit. `null` is refused: it is also how JSON encodes
 /// NaN, and a mistake must not remove a limit.
@@ -52,6 +53,8 @@ pub struct BaySet {
     pub io_write_mibps: Option<Setting<u64>>,
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub idle_stop_s: Option<Setting<u64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
 }
 
 /// The settings of a bay that can change, in force or wanted.
@@ -59,6 +62,8 @@ pub struct BaySet {
 pub struct Settings {
     pub limits: Limits,
     pub idle_stop_s: Option<u64>,
+    #[serde(default)]
+    pub durability: Durability,
 }
 
 /// Refuses `null`, which is neither a value nor `"none"`.
@@ -81,6 +86,7 @@ impl BaySet {
         Settings {
             limits: self.limits_over(&old.limits),
             idle_stop_s: self.idle_stop_s.map_or(old.idle_stop_s, Setting::value),
+            durability: self.durability.unwrap_or(old.durability),
         }
     }
 
@@ -110,8 +116,9 @@ mod tests {
             serde_json::from_str(r#"{"cpus": 2, "memory_mib": "none", "pids": "none", "io_read_mibps": 5}"#)
                 .unwrap();
         let old = Limits { memory_mib: Some(64), disk_mib: Some(100), pids: Some(9), ..Limits::default() };
-        let new = change.over(&Settings { limits: old, idle_stop_s: Some(60) });
-        assert_eq!(new.idle_stop_s, Some(60));
+        let new =
+            change.over(&Settings { limits: old, idle_stop_s: Some(60), durability: Durability::Relaxed });
+        assert_eq!((new.idle_stop_s, new.durability), (Some(60), Durability::Relaxed));
         assert_eq!(
             new.limits,
             Limits {
@@ -136,6 +143,7 @@ mod tests {
             r#"{"memory_mib": 1.5}"#,
             r#"{"memory_mib": "much"}"#,
             r#"{"memory": 1}"#,
+            r#"{"durability": "lax"}"#,
         ] {
             assert!(serde_json::from_str::<BaySet>(odd).is_err(), "{odd}");
         }

@@ -29,6 +29,7 @@ mod data_disk;
 mod diff;
 mod diff_beginning;
 mod documents;
+mod durability;
 mod egress;
 mod envd;
 mod environments;

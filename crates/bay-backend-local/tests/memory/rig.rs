@@ -118,6 +118,7 @@ impl Rig {
             secrets: Vec::new(),
             mounts: mounts.to_vec(),
             fork_index: None,
+            durability: bay_types::durability::Durability::Strict,
             id_base: FIRST_ID_BASE + u32::try_from(turn).unwrap() * ID_RANGE,
             limits: bay_types::bay::Limits { memory_mib: Some(512), pids: Some(500), ..Default::default() },
         }

@@ -1,6 +1,7 @@
 use bay_client::{Client, bay_path};
 use bay_types::ApiError;
 use bay_types::bay::BayView;
+use bay_types::durability::Durability;
 use bay_types::mib;
 use bay_types::reach::ReachSet;
 use bay_types::settings::{BaySet, Setting};
@@ -18,7 +19,7 @@ use crate::output::table::section;
 /// the command fails with the reason, and all old limits remain. A stopped bay gets its new limits when it starts.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay set web --memory-mib 4G --cpus 2\n  bay set web --pids none --io-write-mibps 50\n  bay set web --idle-stop 30m          stop it after this time without activity\n  bay set web --reach host:5432        let it use the host's database, as host.bay.internal:5432"
+    after_help = "Examples:\n  bay set web --memory-mib 4G --cpus 2\n  bay set web --pids none --io-write-mibps 50\n  bay set web --idle-stop 30m          stop it after this time without activity\n  bay set web --durability relaxed     flushes return at once, for test databases\n  bay set web --reach host:5432        let it use the host's database, as host.bay.internal:5432"
 )]
 pub(crate) struct Set {
     /// Name or id of the bay.
@@ -69,6 +70,11 @@ pub(crate) struct LimitFlags {
     /// bay.
     #[arg(long, value_name = "TIME|off", value_parser = idle_time)]
     idle_stop: Option<Setting<u64>>,
+    /// What a flush (`fsync`) in it waits for: the disk (strict, the default) or nothing (relaxed). With relaxed, databases
+    /// commit several times as fast, and a power cut of this host loses the last seconds. In a running bay it applies to
+    /// commands and services that start from now on.
+    #[arg(long, value_name = "strict|relaxed")]
+    durability: Option<Durability>,
 }
 
 impl LimitFlags {
@@ -82,6 +88,7 @@ impl LimitFlags {
             io_read_mibps: self.io_read_mibps,
             io_write_mibps: self.io_write_mibps,
             idle_stop_s: self.idle_stop,
+            durability: self.durability,
         }
     }
 }

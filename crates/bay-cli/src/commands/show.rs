@@ -219,6 +219,9 @@ pub(super) fn reach_line(ports: &[u16]) -> Option<(&'static str, String)> {
     (!named.is_empty()).then(|| ("reach", named.join(", ")))
 }
 
+/// What a relaxed bay gives up.
+const RELAXED: &str = "relaxed: flushes return at once, and a power cut of this host loses what was written in the last seconds";
+
 pub(super) fn limit_lines(bay: &BayView) -> Vec<(&'static str, String)> {
     let limits = &bay.limits;
     let or_host = |value: Option<String>| value.unwrap_or_else(|| "the host's".to_owned());
@@ -235,6 +238,9 @@ pub(super) fn limit_lines(bay: &BayView) -> Vec<(&'static str, String)> {
     if limits.io_read_mibps.is_some() || limits.io_write_mibps.is_some() {
         lines.push(("reading", speed(limits.io_read_mibps)));
         lines.push(("writing", speed(limits.io_write_mibps)));
+    }
+    if !bay.durability.is_strict() {
+        lines.push(("durability", RELAXED.to_owned()));
     }
     if let Some(seconds) = bay.idle_stop_s {
         lines.push(("idle stop", format!("after {}", span(i64::try_from(seconds).unwrap_or(i64::MAX)))));

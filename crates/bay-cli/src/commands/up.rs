@@ -149,6 +149,7 @@ impl Up {
             limits: settings.limits,
             mounts,
             idle_stop_s: settings.idle_stop_s,
+            durability: settings.durability,
             author,
             user,
             reach: self.reach.reach.clone(),

@@ -23,6 +23,7 @@ impl Reconciler {
         self.handle.close_egress().await;
         self.read_out().await;
         self.idler = None;
+        self.end_flushes().await;
         self.handle.guest.reset();
         let died = if row.state == State::Paused { "the paused guest died" } else { "the guest died" };
         let restart = if row.desired == Desired::Running && row.replace_with.is_none() {

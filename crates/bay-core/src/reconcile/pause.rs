@@ -28,8 +28,8 @@ impl Reconciler {
             row.reason = "resumed".to_owned();
         })
         .await?;
-        // The limits may have changed while the guest was paused.
-        self.send_limits(&row.spec.limits, Seen::Running).await;
+        // The settings may have changed while the guest was paused.
+        self.send_settings(&row.spec.limits, row.spec.durability, Seen::Running).await;
         Ok(())
     }
 

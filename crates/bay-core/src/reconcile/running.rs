@@ -1,5 +1,5 @@
-//! What accompanies a bay that runs: its egress, the task that reads the guest's events, the idle timer, and the check
-//! that root in the bay did not move the guest.
+//! What accompanies a bay that runs: its egress, the task that reads the guest's events, the idle timer, the
+//! flushes that its processes skip, and the check that root in the bay did not move the guest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::Reconciler;
 use crate::egress::BayEgress;
-use crate::{follow, idle};
+use crate::{durability, follow, idle};
 
 /// How long to read the events of a guest that is gone. They are in the buffer of a socket. Later ones are lost.
 const READ_OUT_WITHIN: Duration = Duration::from_secs(2);
@@ -45,6 +45,32 @@ impl Reconciler {
             let (gone, is_gone) = watch::channel(false);
             let task = follow::follow(Arc::clone(&self.daemon), Arc::clone(&self.handle), is_gone);
             self.follower = Some((Follower(tokio::spawn(task)), gone));
+        }
+    }
+
+    /// Flushes the files of a bay whose processes may skip that, until [`Reconciler::end_flushes`].
+    pub(super) async fn flush_instead(&mut self, row: &BayRow, seen: Seen) {
+        if self.flusher.is_some() || seen != Seen::Running {
+            return;
+        }
+        if self.skips_flushes.is_none() || !row.spec.durability.is_strict() {
+            match durability::may_skip_flushes(&self.daemon.store, row).await {
+                Ok(skips) => self.skips_flushes = Some(skips),
+                Err(error) => {
+                    tracing::warn!(bay = %row.name, %error, "it is unknown whether a bay was relaxed once");
+                }
+            }
+        }
+        if self.skips_flushes != Some(false) {
+            let task = durability::flush_regularly(Arc::clone(&self.handle));
+            self.flusher = Some(Follower(tokio::spawn(task)));
+        }
+    }
+
+    /// The last flush, after all processes of the bay have ended.
+    pub(super) async fn end_flushes(&mut self) {
+        if self.flusher.take().is_some() {
+            durability::flush(&self.handle).await;
         }
     }
 

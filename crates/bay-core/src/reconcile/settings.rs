@@ -14,11 +14,13 @@ use bay_backend::{BackendError, LimitSpec, Seen};
 use bay_store::{BayRow, Draft};
 use bay_types::CoreError;
 use bay_types::bay::Limits;
+use bay_types::durability::Durability;
 use bay_types::event::bay::{BaySetRefused, BaySettingsSet};
 use http::Method;
 
 use super::Reconciler;
 use crate::backends::refusal;
+use crate::durability::relaxed;
 use crate::verbs::start_spec::started_with;
 
 /// How long a guest may take to note its limits; a caller waits for the change.
@@ -33,7 +35,7 @@ impl Reconciler {
         if row.settings_wanted.is_none() {
             // Nobody requested settings. This makes sure that a runtime which an earlier daemon started has those on
             // record.
-            self.send_limits(held, seen).await;
+            self.send_settings(held, row.spec.durability, seen).await;
             if let Err(error) = self.set_groups(row, held, seen).await {
                 tracing::warn!(bay = %row.name, message = %error.message, "the limits of an adopted bay could not be set again");
             }
@@ -59,28 +61,33 @@ impl Reconciler {
         let draft = Draft::of(BaySettingsSet {
             limits: wanted.limits.clone().into(),
             idle_stop_s: wanted.idle_stop_s,
+            durability: relaxed(wanted.durability),
         });
         self.update(draft, |row| {
             row.spec.limits = wanted.limits.clone();
             row.spec.idle_stop_s = wanted.idle_stop_s;
+            row.spec.durability = wanted.durability;
             // A caller may have requested other settings meanwhile.
             row.settings_wanted.take_if(|now| *now == wanted);
         })
         .await?;
-        self.send_limits(&wanted.limits, seen).await;
+        self.send_settings(&wanted.limits, wanted.durability, seen).await;
         Ok(None)
     }
 
-    /// Sends a running bay its limits, so that the guest can show them inside. If the guest does not take them, they
-    /// are in force all the same. The next daemon, and a resume, send them again.
-    pub(super) async fn send_limits(&self, limits: &Limits, seen: Seen) {
+    /// Sends a running bay its settings: the guest shows the limits inside, and starts commands with the durability. If
+    /// the guest does not take them, the next daemon, and a resume, send them again. Limits are in force all the same.
+    pub(super) async fn send_settings(&self, limits: &Limits, durability: Durability, seen: Seen) {
         if seen != Seen::Running {
             return;
         }
-        let body = serde_json::to_vec(&started_with(limits)).unwrap_or_default();
-        let told = self.handle.guest.bytes(Method::PUT, "/v1/limits", body.into(), TOLD_WITHIN).await;
-        if let Err(error) = told {
-            tracing::debug!(bay = %self.handle.name, message = %error.message, "a guest did not take its limits");
+        let limits = serde_json::to_vec(&started_with(limits)).unwrap_or_default();
+        let durability = serde_json::to_vec(&durability).unwrap_or_default();
+        for (path, body) in [("/v1/limits", limits), ("/v1/durability", durability)] {
+            let told = self.handle.guest.bytes(Method::PUT, path, body.into(), TOLD_WITHIN).await;
+            if let Err(error) = told {
+                tracing::debug!(bay = %self.handle.name, path, message = %error.message, "a guest did not take a setting");
+            }
         }
     }
 

@@ -29,7 +29,9 @@ impl Reconciler {
         self.handle.guest.reset();
         costs::close(&self.daemon, &self.handle).await;
         self.handle.note_last_limits(self.handle.backend.limit_events(self.handle.id));
-        self.handle.backend.clear(self.handle.id).await.map_err(|e| refusal(&e))
+        self.handle.backend.clear(self.handle.id).await.map_err(|e| refusal(&e))?;
+        self.end_flushes().await;
+        Ok(())
     }
 
     pub(super) async fn stop(&mut self, row: &BayRow, seen: Seen) -> Result<(), CoreError> {

@@ -29,6 +29,7 @@ use crate::backends::refusal;
 use crate::background::{blocking, to_the_end};
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
+use crate::durability::relaxed;
 use crate::progress::ProgressReporter;
 use crate::registry::BayHandle;
 use crate::validate;
@@ -182,6 +183,7 @@ async fn make(
                 image: row.image_id.into(),
                 origin: Some(row.origin.clone()),
                 limits: Some(row.spec.limits.clone()),
+                durability: relaxed(row.spec.durability),
                 mounts: Some(row.spec.mounts.clone()),
                 policy: Some(told),
                 forked_from: None,

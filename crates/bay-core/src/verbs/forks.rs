@@ -6,6 +6,7 @@ use std::time::Duration;
 use bay_store::{BayNew, Draft, NameChoice};
 use bay_types::bay::{BayCreate, BayView, Lineage, State};
 use bay_types::checkpoint::{CheckpointKind, ForkCreate, Forked, MAX_FORKS, Point, SHOWN_INSIDE};
+use bay_types::durability::Durability;
 use bay_types::event;
 use bay_types::event::bay::BayForked;
 use bay_types::principal::Principal;
@@ -16,6 +17,7 @@ use super::{bays, memory};
 use crate::authorize::Verb;
 use crate::background::to_the_end;
 use crate::daemon::Daemon;
+use crate::durability::{may_skip_flushes, relaxed};
 use crate::registry::BayHandle;
 
 /// If the request has no name, the children's names are the parent's name, this and a number.
@@ -191,10 +193,16 @@ async fn child(
 ) -> Result<(Arc<BayHandle>, u64), CoreError> {
     let row = parent.row();
     let by = caller.by();
+    // Its processes continue with the filter they had.
+    let durability =
+        match lineage.memory && may_skip_flushes(&daemon.store, &row).await.map_err(|e| e.to_api())? {
+            true => Durability::Relaxed,
+            false => row.spec.durability,
+        };
     let new = BayNew {
         name: NameChoice::Derived(name),
         // An operator opened ports of the host to the parent alone.
-        spec: BayCreate { name: None, reach: Vec::new(), ..row.spec },
+        spec: BayCreate { name: None, reach: Vec::new(), durability, ..row.spec },
         image_id: row.image_id,
         origin: row.origin,
         reason: format!("its disk is being made from {} of {}", lineage.checkpoint, lineage.name),
@@ -209,6 +217,7 @@ async fn child(
             image: row.image_id.into(),
             origin: None,
             limits: None,
+            durability: relaxed(row.spec.durability),
             mounts: None,
             policy: None,
             forked_from: row.forked_from.clone(),

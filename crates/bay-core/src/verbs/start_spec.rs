@@ -30,6 +30,7 @@ pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpe
         id_base: row.id_base,
         fork_index: row.forked_from.as_ref().map(|from| from.index),
         limits,
+        durability: row.spec.durability,
     })
 }
 

@@ -28,7 +28,7 @@ mod unsaved_output;
 mod usage;
 
 pub use bounds::Bounds;
-pub(crate) use context::{BayIdentity, ExecContext};
+pub(crate) use context::{BayIdentity, ExecContext, Flushes};
 use exec::Ended;
 pub(crate) use exec::{Exec, Input, Life, TerminalClock};
 use process_tree::CgroupLeaf;

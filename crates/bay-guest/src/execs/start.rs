@@ -94,6 +94,7 @@ pub(super) fn clone(context: &ExecContext, spec: &ExecSpec) -> Result<Cloned, Ap
         identity,
         cgroup: group.as_deref().map(AsFd::as_fd),
         open_files: context.open_files,
+        filter: context.flushes.filter(),
     };
     let spawned = spawn::spawn(&command).map_err(|e| {
         if let Some(leaf) = &leaf {
@@ -144,6 +145,10 @@ pub(super) fn explain(failure: Failure, spec: &ExecSpec, directory: &str) -> Api
         (Stage::Directory, _) => (
             format!("the working directory {directory:?} cannot be entered: {reason}"),
             "create it, or choose another with --cwd",
+        ),
+        (Stage::Filter, _) => (
+            format!("the filter that lets flushes return at once could not be set: {reason}"),
+            "have the bay set to `--durability strict`",
         ),
         (Stage::Groups | Stage::Gid | Stage::Uid, _) => (
             format!("the command cannot run as {:?}: {reason}", spec.user.as_deref().unwrap_or("root")),

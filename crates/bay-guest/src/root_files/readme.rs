@@ -39,6 +39,7 @@ mod tests {
     fn every_placeholder_is_replaced() {
         let about = About {
             limits: Limits { memory_mib: Some(512), ..Limits::default() },
+            durability: bay_types::durability::Durability::Strict,
             mounts: vec!["/data\nx".into()],
             isolation: None,
         };

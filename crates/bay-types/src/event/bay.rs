@@ -4,6 +4,7 @@ use super::Field;
 use super::area::area;
 use crate::backend::Capabilities;
 use crate::bay::{BayUser, Limits, Lineage, Mount, Origin};
+use crate::durability::Durability;
 use crate::environment::Environment;
 use crate::error::ErrorCode;
 use crate::event::policy::PolicySummary;
@@ -27,6 +28,9 @@ area! {
         /// The limits it was created with. Absent for a fork, which has those of its parent.
         #[serde(skip_serializing_if = "Option::is_none")]
         limits: Option<Limits>,
+        /// What flushes in it wait for. Absent for `strict`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        durability: Option<Durability>,
         /// Directories and files of the host that it shows. Absent for a fork.
         #[serde(skip_serializing_if = "Option::is_none")]
         mounts: Option<Vec<Mount>>,
@@ -256,6 +260,9 @@ area! {
         limits: Field<Limits>,
         /// For how many seconds it may be idle before it is stopped, if it is.
         idle_stop_s: Option<u64>,
+        /// What flushes in it wait for. Absent for `strict`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        durability: Option<Durability>,
     }
 
     /// Somebody opened ports of the host's loopback to the bay, or closed them. It is in force at once.

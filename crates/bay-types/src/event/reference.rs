@@ -24,6 +24,7 @@ const TYPES: &[(&str, &str)] = &[
     ("BayId", "id of a bay"),
     ("BayName", "name of a bay"),
     ("CheckpointName", "name of a checkpoint"),
+    ("Durability", "`relaxed`"),
     ("ExecId", "id of an exec"),
     ("ForwardId", "id of a forward"),
     ("ImageId", "id of an image"),
