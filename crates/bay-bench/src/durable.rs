@@ -1,4 +1,5 @@
-//! Databases that wait for the disk: in a bay, on the pool's filesystem without a bay, and on the host's filesystem.
+//! Databases that wait for the disk: in a bay, on the pool's filesystem without a bay, and on the host's filesystem. And
+//! such that do not: in a relaxed bay, and on the host with their own setting.
 
 use std::path::{Path, PathBuf};
 
@@ -11,32 +12,37 @@ use crate::setup::Setup;
 
 const POOL: &str = "the pool's filesystem, no bay";
 const HOST: &str = "the host's filesystem";
+const UNFLUSHED: &str = "the host's filesystem, the database set not to flush";
+const RELAXED: &str = "bay, relaxed";
 /// Transactions of one row each in a round.
 const SQLITE_ROWS: usize = 300;
 /// Seconds of one round of pgbench.
 const PGBENCH_SECONDS: u32 = 6;
 
-/// The three places, each with an empty world-writable directory.
+/// The places, each with an empty world-writable directory.
 struct Places {
-    all: [(Place, &'static str); 3],
+    all: Vec<(Place, &'static str)>,
     on_pool: PathBuf,
-    bay: String,
+    bays: [String; 2],
 }
 
 impl Places {
     async fn make(setup: &mut Setup) -> Result<Self, ApiError> {
-        let bay = setup.up_host(vec![], None).await?;
+        let bays = [setup.up_host(vec![], None).await?, setup.up_host(vec![], None).await?];
+        timed(&mut setup.bay(&["set", &bays[1], "--durability", "relaxed"]))?;
         let on_pool = setup.pool.join(format!("bench-durable-{}", std::process::id()));
-        let on_host = setup.work.join("durable");
-        for dir in [&on_pool, &on_host] {
+        let [on_host, unflushed] = ["durable", "unflushed"].map(|name| setup.work.join(name));
+        for dir in [&on_pool, &on_host, &unflushed] {
             std::fs::create_dir_all(dir).map_err(|error| bay_client::local("preparing the bench", &error))?;
         }
-        let all = [
-            (Place::Bay(bay.clone()), "bay"),
+        let all = vec![
+            (Place::Bay(bays[0].clone()), "bay"),
             (Place::Host(on_pool.clone()), POOL),
             (Place::Host(on_host), HOST),
+            (Place::Bay(bays[1].clone()), RELAXED),
+            (Place::Host(unflushed), UNFLUSHED),
         ];
-        let places = Self { all, on_pool, bay };
+        let places = Self { all, on_pool, bays };
         for (place, _) in &places.all {
             timed(&mut place.sh(setup, "mkdir -p d && chmod 777 d . && chmod o+x ..", false))?;
         }
@@ -44,13 +50,20 @@ impl Places {
     }
 
     fn series(&self) -> Vec<Series> {
-        let bars = [Bar::Of(0.95, POOL), Bar::Of(0.6, HOST)];
-        let bars_of = |name: &str| if name == "bay" { &bars[..] } else { &[] };
+        let strict = [Bar::Of(0.95, POOL), Bar::Of(0.6, HOST)];
+        let relaxed = [Bar::Of(3.0, HOST), Bar::Of(0.8, UNFLUSHED)];
+        let bars_of = |name: &str| match name {
+            "bay" => &strict[..],
+            RELAXED => &relaxed[..],
+            _ => &[],
+        };
         self.all.iter().map(|(_, name)| Series::of(*name, Unit::PerSecond, bars_of(name))).collect()
     }
 
     fn remove(self, setup: &mut Setup) -> Result<(), ApiError> {
-        timed(&mut setup.bay(&["rm", "--yes", &self.bay]))?;
+        for bay in &self.bays {
+            timed(&mut setup.bay(&["rm", "--yes", bay]))?;
+        }
         let _ = std::fs::remove_dir_all(&self.on_pool);
         Ok(())
     }
@@ -59,15 +72,18 @@ impl Places {
 pub(crate) async fn sqlite(setup: &mut Setup, rounds: usize) -> Result<Scored, ApiError> {
     let places = Places::make(setup).await?;
     let mut series = places.series();
-    let script = format!(
-        "rm -f d/x.db*; {{ echo 'PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; CREATE TABLE t (a, b);'; \
+    let script = |flush: &str| {
+        format!(
+            "rm -f d/x.db*; {{ echo 'PRAGMA journal_mode=WAL; PRAGMA synchronous={flush}; CREATE TABLE t (a, b);'; \
          i=0; while [ $i -lt {SQLITE_ROWS} ]; do echo \"INSERT INTO t VALUES ($i, 'row $i');\"; i=$((i+1)); done; }} > d/x.sql; \
          sync; sqlite3 d/x.db < d/x.sql > /dev/null"
-    );
+        )
+    };
     let measured = (|| {
         for _ in 0..rounds {
-            for ((place, _), one) in places.all.iter().zip(&mut series) {
-                let took = timed(&mut place.sh(setup, &script, false))?;
+            for ((place, name), one) in places.all.iter().zip(&mut series) {
+                let flush = if *name == UNFLUSHED { "OFF" } else { "FULL" };
+                let took = timed(&mut place.sh(setup, &script(flush), false))?;
                 #[allow(clippy::cast_precision_loss, reason = "a few hundred")]
                 one.was(SQLITE_ROWS as f64 / took.as_secs_f64());
             }
@@ -84,16 +100,19 @@ pub(crate) async fn postgres(setup: &mut Setup, rounds: usize) -> Result<Scored,
     let places = Places::make(setup).await?;
     let mut series = places.series();
     let path = format!("PATH={}:$PATH; export PATH; cd d; ", bin.display());
-    let start = format!(
-        "{path} initdb -A trust -U bench -D pg > /dev/null && \
-         pg_ctl -D pg -w -l pg/log -o \"-c listen_addresses= -k $PWD\" start > /dev/null && \
+    let start = |fsync: &str| {
+        format!(
+            "{path} initdb -A trust -U bench -D pg > /dev/null && \
+         pg_ctl -D pg -w -l pg/log -o \"-c listen_addresses= -c fsync={fsync} -k $PWD\" start > /dev/null && \
          createdb -h $PWD -U bench bench && pgbench -h $PWD -U bench -q -i -s 5 bench 2> /dev/null"
-    );
+        )
+    };
     let run = format!("{path} pgbench -h $PWD -U bench -c 4 -j 2 -N -T {PGBENCH_SECONDS} bench 2> /dev/null");
     let stop = format!("{path} pg_ctl -D pg -m immediate stop > /dev/null");
     let measured = (|| {
-        for (place, _) in &places.all {
-            timed(&mut place.sh(setup, &start, true))?;
+        for (place, name) in &places.all {
+            let fsync = if *name == UNFLUSHED { "off" } else { "on" };
+            timed(&mut place.sh(setup, &start(fsync), true))?;
         }
         for _ in 0..rounds {
             for ((place, _), one) in places.all.iter().zip(&mut series) {

@@ -21,7 +21,7 @@ mod services;
 /// The name by which this executable is `bay-ctl`.
 pub const NAME: &str = "bay-ctl";
 
-/// Ask the bay you are in: identity, permissions, listening ports, services, staying awake.
+/// Ask about the bay you are in, and manage it: identity, limits, policy, ports, services, checkpoints, staying awake.
 #[derive(Debug, Parser)]
 #[command(
     name = NAME,
@@ -42,9 +42,9 @@ struct Ctl {
 enum Verb {
     /// Show the bay, the exec of this process, the limits and the isolation.
     Whoami,
-    /// Show what is allowed: network, mounts, limits.
+    /// Show the network, mounts and limits in short.
     Can,
-    /// Show what may leave the bay: the effective policy, rule by rule.
+    /// Show which requests may leave the bay: the effective policy, rule by rule.
     Egress,
     /// List the ports that processes in the bay listen on.
     Ports,
@@ -54,9 +54,10 @@ enum Verb {
         #[arg(value_parser = seconds)]
         time: u64,
     },
-    /// Release the last hold.
+    /// End the hold.
     Release,
-    /// Capture the files of the bay as a checkpoint (root only). The newest five are at /.bay/checkpoints/vN.
+    /// Capture the files of the bay as a checkpoint (root only). The newest five can be read below
+    /// /.bay/checkpoints/vN.
     Checkpoint {
         /// A description.
         #[arg(short, long, value_name = "TEXT")]
@@ -64,7 +65,7 @@ enum Verb {
     },
     /// List the checkpoints of the bay.
     Checkpoints,
-    /// Restore the files of the bay from a checkpoint (root only). All processes end, this one included. The present
+    /// Restore the files of the bay from a checkpoint (root only). All processes end, also the one that calls this. The present
     /// files become a checkpoint first.
     Restore {
         /// The checkpoint to restore: v1, v2, …

@@ -42,7 +42,10 @@ struct Count {
     /// Bytes of each item that cannot be shared.
     unshared: Vec<u64>,
     until: Instant,
-    complete: bool,
+    /// A limit was reached: nothing more is counted.
+    stopped: bool,
+    /// A subvolume could not be read.
+    unread: bool,
 }
 
 impl Count {
@@ -53,7 +56,8 @@ impl Count {
             next_group: 0,
             unshared: Vec::new(),
             until: Instant::now() + WITHIN,
-            complete: true,
+            stopped: false,
+            unread: false,
         }
     }
 
@@ -74,7 +78,7 @@ impl Count {
         if !subvolume::exists(path) {
             return;
         }
-        let Self { extents, unshared, until, complete, .. } = self;
+        let Self { extents, unshared, until, stopped, .. } = self;
         let mut visited = 0_u32;
         let counted = open_dir(path).and_then(|top| {
             btrfs::extents_since(&top, since, &mut |Extent { place, disk_bytes }| {
@@ -87,14 +91,14 @@ impl Count {
                 }
                 visited = visited.wrapping_add(1);
                 // The clock is read now and then: an extent takes less time than the reading.
-                *complete &=
-                    extents.len() < MAX_EXTENTS && (!visited.is_multiple_of(1024) || Instant::now() < *until);
-                *complete
+                *stopped |= extents.len() >= MAX_EXTENTS
+                    || (visited.is_multiple_of(1024) && Instant::now() >= *until);
+                !*stopped
             })
         });
         if let Err(error) = counted {
             tracing::debug!(path = %path.display(), %error, "a subvolume is left out of the report");
-            self.complete = false;
+            self.unread = true;
         }
     }
 
@@ -108,7 +112,7 @@ impl Count {
             items,
             groups: vec![Space::default(); self.next_group as usize + 1],
             total: self.unshared.iter().sum(),
-            complete: self.complete,
+            complete: !self.stopped && !self.unread,
         };
         for (item, own) in self.unshared.iter().enumerate() {
             counted.groups[self.groups[item] as usize].own_bytes += own;

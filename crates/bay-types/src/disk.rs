@@ -23,8 +23,8 @@ pub struct DiskUsage {
     pub other_daemons: u64,
     /// What is in use and not listed: metadata and its copies, other daemons, what is being removed.
     pub rest_bytes: u64,
-    /// Everything was counted. If not, there were more extents than the daemon counts at a time, and every number of a
-    /// bay, an image or a repository is a lower bound.
+    /// Everything was counted. If not (too many extents, too little time, something that could not be read), the numbers of
+    /// bays, images and repositories are too small, or what is shared appears as their own.
     pub complete: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct PoolFile {
 /// Space of something that is removed as a whole.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Space {
-    /// What its removal frees.
+    /// What nothing else on the list holds. A bay holds what is younger than it, and what its forks use of it too.
     pub own_bytes: u64,
     /// What it shares with something else that is listed, and was written by it or by what it was copied from.
     pub shared_bytes: u64,

@@ -285,7 +285,7 @@ fn a_review_finds_secrets_and_other_risks_and_shows_no_secret() {
     repo.commit("tests");
     let _up = daemon.bay(&["up", &repo.arg(), "--name", "b", "--image", bay_tests::SMALL]).ok();
     let clean = daemon.bay(&["review", "b"]).ok();
-    assert_eq!((clean.text().as_str(), clean.errors().contains("nothing found")), ("", true));
+    assert_eq!((clean.text().as_str(), clean.errors().contains("no findings")), ("", true));
     // Assembled here, so that no scanner reports this file as a leak.
     let secret = ["glpat", "-", "q7Rz2LmX9vTbK4wYc8Hd"].concat();
     let script = format!(
@@ -416,10 +416,7 @@ fn a_review_counts_what_the_repository_ignores_and_an_agents_own_rules_hide_noth
                   mkdir build; cp a.log build/out";
     let _changed = daemon.sh("b", script).ok();
     let clean = daemon.bay(&["review", "b"]).ok();
-    assert!(
-        clean.errors().contains("nothing found") && clean.errors().contains("2 ignored files"),
-        "{clean}"
-    );
+    assert!(clean.errors().contains("no findings") && clean.errors().contains("2 ignored files"), "{clean}");
     let _changed = daemon.sh("b", "echo hidden >> .gitignore; cp a.log hidden").ok();
     let found = daemon.bay(&["review", "b"]).exits(1);
     assert!(found.text().contains("hidden:1"), "{found}");

@@ -89,7 +89,7 @@ fn render(usage: &DiskUsage, with_parts: bool) -> String {
         ));
     }
     if !usage.complete {
-        lines.push("there is more than one report counts: the numbers are lower bounds".to_owned());
+        lines.push("not everything was counted: numbers may be too small, and what is shared may appear as freed by a removal".to_owned());
     }
     lines.join("\n")
 }
@@ -156,7 +156,7 @@ mod tests {
         let short = render(&usage, false);
         assert!(short.contains("(used by 1 bay)") && short.contains("bay rm web"), "{short}");
         assert!(short.contains("5.0 GiB stay reserved for the host"), "{short}");
-        assert!(short.contains("lower bounds") && !short.contains("v1"), "{short}");
+        assert!(short.contains("not everything was counted") && !short.contains("v1"), "{short}");
         let long = render(&usage, true);
         assert!(long.contains("bay checkpoints rm web v1"), "{long}");
     }

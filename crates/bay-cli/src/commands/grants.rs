@@ -11,7 +11,7 @@ use crate::output::{data, json, talk};
 use bay_text::escape::visible;
 use bay_text::percent::segment;
 
-/// Allow a bay one exact request for a limited time, and revoke such grants.
+/// Allow a bay exactly one kind of request, any number of times, for a limited time; and revoke such grants.
 ///
 /// A grant answers an ask of the policy, and replaces a missing rule. It does not override a deny, and does not replace
 /// a missing rule of the host's policy. It ends when its time is over, or when the bay is stopped, replaced, restored

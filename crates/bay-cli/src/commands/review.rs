@@ -75,10 +75,10 @@ fn summed(review: &Reviewed) {
     }
     let files = count(review.summary.changed(), "changed file");
     let found = match review.found.findings.len() as u64 + review.found.not_listed {
-        0 => "nothing found".to_owned(),
+        0 => "no findings".to_owned(),
         n => count(n, "finding"),
     };
-    talk(&format!("{found} in {files} from {} to {}", review.from, review.to));
+    talk(&format!("{found} in {files}, compared from {} to {}", review.from, review.to));
     ignored::lines(&review.summary).iter().for_each(|line| talk(line));
 }
 

@@ -60,7 +60,7 @@ fn report(deleted: &BayDeleted, json: bool) -> Result<(), Failure> {
                 visible(&path.display().to_string())
             )
         }
-        None => "its workspace is deleted".to_owned(),
+        None => "so are its workspace and its checkpoints".to_owned(),
     };
     crate::output::data(&format!("{} is deleted; {workspace}", deleted.name))
 }

@@ -18,7 +18,7 @@ fn script(python: &Path) -> Command {
 }
 
 #[tokio::test]
-async fn grpc_calls_of_every_kind_pass_with_trailers_and_refusals_are_grpc_errors() {
+async fn grpc_calls_of_every_kind_pass_with_trailers_and_a_refusal_reaches_the_program() {
     let python = std::env::var_os("BAY_TEST_GRPC").map(PathBuf::from).filter(|path| path.exists());
     let Some(python) = python else {
         return suite::skip(Lack::Installable, "the grpcio package is not there: ./test installs it");
@@ -64,6 +64,7 @@ async fn grpc_calls_of_every_kind_pass_with_trailers_and_refusals_are_grpc_error
         ],
         "{told}{errors}"
     );
+    // The gateway answers with a plain 403. The client's library makes this status of it.
     assert!(lines[4].starts_with("/closed/Echo PERMISSION_DENIED"), "{told}{errors}");
     lab.ledger.all_ended_once().await;
 }

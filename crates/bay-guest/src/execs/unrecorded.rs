@@ -27,14 +27,15 @@ pub(crate) struct UnrecordedRun {
 const MAX_SAID: usize = 200;
 
 impl UnrecordedRun {
-    /// Why it failed, with the last line of the output that was kept. None if it succeeded.
+    /// Why it failed, with the last line that was kept: of more than [`MAX_OUTPUT`] bytes a line from the middle. None if
+    /// it succeeded.
     pub(crate) fn failure(&self, within: Duration) -> Option<String> {
         let how = match self.ended {
             Some(ended) if ended.code == Some(0) => return None,
             Some(ended) => match (ended.code, ended.signal) {
                 (Some(code), _) => format!("it exited with code {code}"),
                 (None, Some(signal)) => format!("it was ended by signal {signal}"),
-                (None, None) => "it ended somehow".to_owned(),
+                (None, None) => "it ended, and how is not known".to_owned(),
             },
             None => format!("it did not end within {} s", within.as_secs_f32()),
         };

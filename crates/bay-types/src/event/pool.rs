@@ -5,7 +5,8 @@ use super::area::area;
 use crate::id::{ImageId, RepoId};
 
 area! {
-    /// Images, repositories and kept workspaces: what bays are made from.
+    /// Images, repositories and kept workspaces: what bays are made from. Each event is written before its act, which may
+    /// fail; no event follows.
     Pool: PoolEvent;
 
     /// An image is about to be imported.
@@ -14,7 +15,7 @@ area! {
         source: String,
         /// What it is to be called; derived from the source if nobody said.
         name: Option<String>,
-        /// Directories of the host that are taken along.
+        /// Directories of the host that are copied into the image too.
         add: Vec<PathBuf>,
         /// Who asked.
         by: String,
