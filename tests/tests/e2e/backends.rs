@@ -61,6 +61,7 @@ on_every_backend!(
     files_go_in_and_come_out_with_their_modes,
     a_paused_bay_does_nothing_until_it_is_resumed,
     limits_hold_as_far_as_the_backend_can_keep_them,
+    flushes_of_a_relaxed_bay_return_at_once,
     nothing_leaves_but_what_the_policy_allows,
     a_request_is_attributed_as_finely_as_the_backend_can,
     files_go_back_to_a_checkpoint,
@@ -216,6 +217,22 @@ fn limits_hold_as_far_as_the_backend_can_keep_them(backend: &str) {
         assert_eq!(daemon.show("b")["limits"]["memory_mib"], 512);
     }
     assert_eq!(read(&daemon, "b", "echo alive"), "alive");
+}
+
+fn flushes_of_a_relaxed_bay_return_at_once(backend: &str) {
+    let Some(daemon) = daemon(backend) else { return };
+    if !bay_tests::image::with_python() {
+        return;
+    }
+    daemon.empty_bay("b");
+    // No kernel flushes a pipe.
+    let flush = "python3 -c '
+import os
+try: os.fsync(os.pipe()[0]); print(\"skipped\")
+except OSError: print(\"made\")'";
+    assert_eq!(read(&daemon, "b", flush), "made");
+    let _set = daemon.bay(&["set", "b", "--durability", "relaxed"]).ok();
+    assert_eq!(read(&daemon, "b", flush), "skipped");
 }
 
 fn nothing_leaves_but_what_the_policy_allows(backend: &str) {
