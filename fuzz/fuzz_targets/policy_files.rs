@@ -4,8 +4,8 @@
 
 use bay_policy::write::rule_to_toml;
 use bay_policy::{
-    CanonicalRequest, CompiledPolicy, Layer, Layers, Place, Places, decide, diff, explain, found, learn,
-    lint, parse, show,
+    CanonicalRequest, CompiledPolicy, Layer, Layers, Place, Places, decide, diff, explain, learn,
+    lint, parse, show, tool_settings,
 };
 use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;

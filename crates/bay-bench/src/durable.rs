@@ -14,15 +14,18 @@ const POOL: &str = "the pool's filesystem, no bay";
 const HOST: &str = "the host's filesystem";
 const UNFLUSHED: &str = "the host's filesystem, the database set not to flush";
 const RELAXED: &str = "bay, relaxed";
-/// Transactions of one row each in a round.
-const SQLITE_ROWS: usize = 300;
+const POOL_UNFLUSHED: &str = "the pool's filesystem, no bay, the database set not to flush";
+/// Where the database itself is set not to flush.
+const SET_NOT_TO_FLUSH: [&str; 2] = [UNFLUSHED, POOL_UNFLUSHED];
+/// Transactions of one row each in a round. Enough that the start of the program does not count where none waits.
+const SQLITE_ROWS: usize = 3000;
 /// Seconds of one round of pgbench.
 const PGBENCH_SECONDS: u32 = 6;
 
 /// The places, each with an empty world-writable directory.
 struct Places {
     all: Vec<(Place, &'static str)>,
-    on_pool: PathBuf,
+    on_pool: [PathBuf; 2],
     bays: [String; 2],
 }
 
@@ -30,16 +33,18 @@ impl Places {
     async fn make(setup: &mut Setup) -> Result<Self, ApiError> {
         let bays = [setup.up_host(vec![], None).await?, setup.up_host(vec![], None).await?];
         timed(&mut setup.bay(&["set", &bays[1], "--durability", "relaxed"]))?;
-        let on_pool = setup.pool.join(format!("bench-durable-{}", std::process::id()));
+        let on_pool = ["durable", "unflushed"]
+            .map(|name| setup.pool.join(format!("bench-{name}-{}", std::process::id())));
         let [on_host, unflushed] = ["durable", "unflushed"].map(|name| setup.work.join(name));
-        for dir in [&on_pool, &on_host, &unflushed] {
+        for dir in on_pool.iter().chain([&on_host, &unflushed]) {
             std::fs::create_dir_all(dir).map_err(|error| bay_client::local("preparing the bench", &error))?;
         }
         let all = vec![
             (Place::Bay(bays[0].clone()), "bay"),
-            (Place::Host(on_pool.clone()), POOL),
+            (Place::Host(on_pool[0].clone()), POOL),
             (Place::Host(on_host), HOST),
             (Place::Bay(bays[1].clone()), RELAXED),
+            (Place::Host(on_pool[1].clone()), POOL_UNFLUSHED),
             (Place::Host(unflushed), UNFLUSHED),
         ];
         let places = Self { all, on_pool, bays };
@@ -64,7 +69,9 @@ impl Places {
         for bay in &self.bays {
             timed(&mut setup.bay(&["rm", "--yes", bay]))?;
         }
-        let _ = std::fs::remove_dir_all(&self.on_pool);
+        for dir in &self.on_pool {
+            let _ = std::fs::remove_dir_all(dir);
+        }
         Ok(())
     }
 }
@@ -82,9 +89,9 @@ pub(crate) async fn sqlite(setup: &mut Setup, rounds: usize) -> Result<Scored, A
     let measured = (|| {
         for _ in 0..rounds {
             for ((place, name), one) in places.all.iter().zip(&mut series) {
-                let flush = if *name == UNFLUSHED { "OFF" } else { "FULL" };
+                let flush = if SET_NOT_TO_FLUSH.contains(name) { "OFF" } else { "FULL" };
                 let took = timed(&mut place.sh(setup, &script(flush), false))?;
-                #[allow(clippy::cast_precision_loss, reason = "a few hundred")]
+                #[allow(clippy::cast_precision_loss, reason = "a few thousand")]
                 one.was(SQLITE_ROWS as f64 / took.as_secs_f64());
             }
         }
@@ -111,7 +118,7 @@ pub(crate) async fn postgres(setup: &mut Setup, rounds: usize) -> Result<Scored,
     let stop = format!("{path} pg_ctl -D pg -m immediate stop > /dev/null");
     let measured = (|| {
         for (place, name) in &places.all {
-            let fsync = if *name == UNFLUSHED { "off" } else { "on" };
+            let fsync = if SET_NOT_TO_FLUSH.contains(name) { "off" } else { "on" };
             timed(&mut place.sh(setup, &start(fsync), true))?;
         }
         for _ in 0..rounds {
