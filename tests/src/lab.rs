@@ -1,7 +1,6 @@
 //! A daemon, and servers outside of its bays.
 
 use std::fs;
-use std::path::PathBuf;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -10,7 +9,7 @@ use serde_json::Value;
 use crate::cli_run::CliRun;
 use crate::daemon::{Daemon, Setup};
 use crate::origin::text;
-use crate::suite;
+use crate::suite::Scratch;
 use crate::test_servers::{Origin, TestServers};
 use crate::until;
 
@@ -19,7 +18,7 @@ use crate::until;
 pub struct Lab {
     pub daemon: Daemon,
     pub servers: TestServers,
-    dir: PathBuf,
+    dir: Scratch,
 }
 
 /// A Python script that reads a stream, with the variable TOKEN as its credential if it is set. It writes `/tmp/begun`
@@ -62,8 +61,8 @@ pub fn lab_with(setup: Setup) -> Lab {
 /// If it cannot be made.
 #[must_use]
 pub fn lab_with_names(setup: Setup, names: &[(String, &str)]) -> Lab {
-    let dir = suite::fresh("o");
-    let servers = TestServers::with_names(&dir, names);
+    let dir = Scratch::new();
+    let servers = TestServers::with_names(dir.path(), names);
     let setup = servers.arguments().iter().fold(setup, |setup, argument| setup.argument(argument));
     Lab { daemon: setup.start(), servers, dir }
 }

@@ -264,7 +264,11 @@ pub fn of_suite(dir: &Path) -> Vec<Leak> {
             found.push(Leak::LoopDevice { device, file });
         }
     }
-    let parts = subdirectories(dir).into_iter().filter(|part| *part != pool && *part != dir.join("image"));
+    let is_shared = |part: &PathBuf| {
+        let name = part.file_name().unwrap_or_default().to_string_lossy();
+        name == "pool" || name.starts_with("image")
+    };
+    let parts = subdirectories(dir).into_iter().filter(|part| !is_shared(part));
     let entries = parts.flat_map(|part| fs::read_dir(part).into_iter().flatten().flatten());
     found.extend(entries.map(|entry| Leak::Path(entry.path())));
     found

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bay_tests::lab::{Lab, lab};
 use bay_tests::origin::{Body, text};
+use bay_tests::suite::Scratch;
 use bay_tests::test_servers::Origin;
 use bay_tests::{suite, until};
 use http::{Request, Response};
@@ -74,12 +75,13 @@ struct Forge {
     lab: Lab,
     origin: Origin,
     bare: PathBuf,
+    _files: Scratch,
 }
 
 /// A server with a repository that has one commit on `main`, and a bay with a clone of it.
 fn forge() -> Forge {
     let lab = lab();
-    let root = suite::fresh("forge");
+    let root = Scratch::new();
     let (work, bare) = (root.join("work"), root.join("srv/app.git"));
     std::fs::create_dir_all(&work).unwrap();
     std::fs::create_dir_all(&bare).unwrap();
@@ -112,7 +114,7 @@ fn forge() -> Forge {
          git clone -q {url} /workspace/app && cd /workspace/app && git commit -q --allow-empty -m 'Try something'"
     );
     let _cloned = lab.daemon.sh("b", &clone).ok();
-    Forge { lab, origin, bare }
+    Forge { lab, origin, bare, _files: root }
 }
 
 impl Forge {

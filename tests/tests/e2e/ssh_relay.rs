@@ -1,18 +1,18 @@
 //! Git over SSH from a bay: the gateway logs in with a key that the bay never has.
 
 use std::fs;
-use std::path::PathBuf;
 
 use bay_tests::forge::{SshForge, make_key};
 use bay_tests::lab::{Lab, lab_with};
-use bay_tests::{CliRun, Daemon, image, suite, until};
+use bay_tests::suite::Scratch;
+use bay_tests::{CliRun, Daemon, image, until};
 use tokio::runtime::Runtime;
 
 /// A daemon with a key for a forge, and the forge.
 struct Rig {
     lab: Lab,
     forge: SshForge,
-    dir: PathBuf,
+    dir: Scratch,
     port: u16,
     _runtime: Runtime,
 }
@@ -23,8 +23,8 @@ impl Rig {
     fn new() -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let dir = suite::fresh("g");
-        let forge = SshForge::new(&dir);
+        let dir = Scratch::new();
+        let forge = SshForge::new(dir.path());
         forge.repository("team/app.git", "the app");
         forge.repository("team/other.git", "another");
         let port = runtime.block_on(forge.serve()).port();
@@ -201,7 +201,7 @@ fn the_key_is_nowhere_in_the_bay_and_a_server_with_a_changed_key_gets_nothing() 
     let (before, refused) = (rig.forge.asked(), rig.clone("team/app.git", "/workspace/no"));
     let said = refused.errors();
     assert!(said.contains("the host key of origin.test is not one that is known"), "{said}");
-    assert!(!said.contains(rig.dir.to_str().unwrap()), "a bay is told no path of the host: {said}");
+    assert!(!said.contains(rig.dir.path().to_str().unwrap()), "a bay is told no path of the host: {said}");
     assert_eq!(rig.forge.asked().users, before.users, "nobody logged in");
     let ended = until("it is on record", || {
         rig.lab.record("b", "egress.ended").into_iter().find(|body| body["ending"] == "failed")
