@@ -358,11 +358,13 @@ impl Backing {
         let image = self.open_image()?;
         let size = image.metadata().doing(|| "look at the pool file".to_owned())?.len();
         let pool = Space::of(&self.mount_point())?;
+        let spare = self.spare(&Space::of(&self.dir)?);
+        if needed.saturating_sub(pool.free) > spare {
+            // It would take all that the host's disk can spare, and not be enough.
+            return Ok(false);
+        }
         let missing = needed.saturating_add(LOW).saturating_sub(pool.free);
-        let step = (size / STEP_DIVISOR)
-            .clamp(STEP_MIN, STEP_MAX)
-            .max(missing)
-            .min(self.spare(&Space::of(&self.dir)?));
+        let step = (size / STEP_DIVISOR).clamp(STEP_MIN, STEP_MAX).max(missing).min(spare);
         let step = step / MIB * MIB;
         if step < STEP_MIN {
             return Ok(false);

@@ -1,12 +1,14 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bay_sys::btrfs;
 use bay_types::{BayId, ErrorCode};
 use rustix::mount::MountFlags;
 
 use super::{Lab, POOL_MIB, import_host};
+use crate::backing::Space;
 use crate::host_packages::HostTree;
 use crate::{Pool, PoolError, PoolOptions, WorkspaceFrom};
 
@@ -293,7 +295,22 @@ fn a_shrink_that_was_interrupted_before_the_file_was_cut_is_undone_by_the_next_o
 fn an_error_of_a_full_disk_names_the_reserve_and_what_may_be_freed() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
-    let refused = pool.make_room(u64::MAX / 4).unwrap_err();
+    // What would not be enough is not taken from the host, not even for a moment: others write to that disk.
+    let free = || Space::of(&lab.pool_dir()).unwrap().free;
+    let (before, over) = (free(), AtomicBool::new(false));
+    let (refused, lowest) = std::thread::scope(|scope| {
+        let watching = scope.spawn(|| {
+            let mut lowest = free();
+            while !over.load(Ordering::Relaxed) {
+                lowest = lowest.min(free());
+            }
+            lowest
+        });
+        let refused = pool.make_room(u64::MAX / 4).unwrap_err();
+        over.store(true, Ordering::Relaxed);
+        (refused, watching.join().unwrap())
+    });
+    assert!(lowest > before / 4, "{lowest} of {before} bytes were left");
     assert!(refused.to_string().contains("(512 MiB of it are reserved for the host)"), "{refused}");
     let named = refused.to_api().hint.worded(|action| Some(format!("{action:?}")));
     for what in ["ShowDisk", "PruneImages", "RemoveRepo", "RemoveAnyBay", "SetDiskReserve"] {
