@@ -494,7 +494,6 @@ fn limit_failure(failure: Failure) -> BackendError {
     }
 }
 
-/// The record of a runtime whose PID 1 lives.
 /// Connects to a guest. If many connect at once, the kernel refuses further ones until the guest has accepted some.
 async fn connect_when_it_has_room(socket: &Path) -> io::Result<UnixStream> {
     let began = Instant::now();
@@ -508,6 +507,7 @@ async fn connect_when_it_has_room(socket: &Path) -> io::Result<UnixStream> {
     }
 }
 
+/// The record of a runtime whose PID 1 lives.
 fn alive(runtime: &RuntimeHandle) -> Option<RuntimeRecord> {
     runtime.read().ok().filter(is_alive)
 }

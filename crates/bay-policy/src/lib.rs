@@ -31,6 +31,7 @@
 //! | [`reachable_hosts`] | which hosts can be reached at all                                |
 //! | [`mod@explain`], [`mod@lint`], [`mod@diff`], [`mod@learn`], [`mod@show`] | policies that can be understood |
 //! | [`preset`], [`place`], [`tool_settings`] | policies that ship, and the settings of tools that fill them |
+//! | [`stars`]     | words with stars                                                     |
 //! | [`write`]     | rules as text                                                        |
 //! | [`bench`]     | policies of a size, for measuring                                    |
 #![forbid(unsafe_code)]
@@ -56,7 +57,7 @@ pub mod push;
 pub mod reachable_hosts;
 pub mod rule;
 pub mod show;
-mod stars;
+pub mod stars;
 pub mod tool_settings;
 pub mod write;
 

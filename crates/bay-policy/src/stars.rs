@@ -1,8 +1,13 @@
-//! Words with stars, as rules on commands and on refs have them.
+//! Words with stars, as rules on commands and on refs have them, and files of known hosts.
 
 /// Whether a word matches a pattern with stars. Only the last star is ever extended, so the time grows at most with the
 /// product of both lengths.
 pub(crate) fn fits(pattern: &[u8], word: &[u8]) -> bool {
+    fits_by(pattern, word, |wanted, byte| wanted == byte)
+}
+
+/// The same for patterns in which other bytes than the star may match more than themselves.
+pub fn fits_by(pattern: &[u8], word: &[u8], same: impl Fn(u8, u8) -> bool) -> bool {
     let (mut at, mut of, mut star) = (0, 0, None);
     while of < word.len() {
         match pattern.get(at) {
@@ -10,7 +15,7 @@ pub(crate) fn fits(pattern: &[u8], word: &[u8]) -> bool {
                 star = Some((at, of));
                 at += 1;
             }
-            Some(byte) if *byte == word[of] => {
+            Some(wanted) if same(*wanted, word[of]) => {
                 at += 1;
                 of += 1;
             }

@@ -11,6 +11,8 @@ use bay_types::ErrorCode;
 use bay_types::bay::State;
 use serde_json::{Value, json};
 
+use crate::durability::FLUSH;
+
 /// The path of gVisor's program, set by `./test`.
 const RUNSC: &str = "BAY_TEST_RUNSC";
 
@@ -225,14 +227,9 @@ fn flushes_of_a_relaxed_bay_return_at_once(backend: &str) {
         return;
     }
     daemon.empty_bay("b");
-    // No kernel flushes a pipe.
-    let flush = "python3 -c '
-import os
-try: os.fsync(os.pipe()[0]); print(\"skipped\")
-except OSError: print(\"made\")'";
-    assert_eq!(read(&daemon, "b", flush), "made");
+    assert_eq!(read(&daemon, "b", FLUSH), "made");
     let _set = daemon.bay(&["set", "b", "--durability", "relaxed"]).ok();
-    assert_eq!(read(&daemon, "b", flush), "skipped");
+    assert_eq!(read(&daemon, "b", FLUSH), "skipped");
 }
 
 fn nothing_leaves_but_what_the_policy_allows(backend: &str) {

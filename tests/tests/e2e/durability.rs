@@ -12,7 +12,7 @@ use bay_types::ErrorCode;
 use serde_json::{Value, json};
 
 /// Prints what a flush does. The kernel refuses to flush a pipe, so a flush that succeeds there was not made.
-const FLUSH: &str = "python3 -c '
+pub(crate) const FLUSH: &str = "python3 -c '
 import os
 try: os.fsync(os.pipe()[0]); print(\"skipped\")
 except OSError: print(\"made\")'";

@@ -194,11 +194,8 @@ async fn child(
     let row = parent.row();
     let by = caller.by();
     // Its processes continue with the filter they had.
-    let durability =
-        match lineage.memory && may_skip_flushes(&daemon.store, &row).await.map_err(|e| e.to_api())? {
-            true => Durability::Relaxed,
-            false => row.spec.durability,
-        };
+    let skips = lineage.memory && may_skip_flushes(&daemon.store, &row).await.map_err(|e| e.to_api())?;
+    let durability = if skips { Durability::Relaxed } else { row.spec.durability };
     let new = BayNew {
         name: NameChoice::Derived(name),
         // An operator opened ports of the host to the parent alone.

@@ -3,6 +3,7 @@
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bay_policy::stars::fits_by;
 use russh::keys::ssh_key::public::KeyData;
 use russh::keys::{Algorithm, PublicKey};
 
@@ -97,32 +98,9 @@ fn fits(pattern: &str, name: &str) -> bool {
     wildcard(pattern.to_ascii_lowercase().as_bytes(), name.to_ascii_lowercase().as_bytes())
 }
 
-/// `*` matches any text, `?` one character. Only the last star is retried, so the time grows at most with the product
-/// of both lengths.
+/// `*` matches any text, `?` one character.
 fn wildcard(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut p, mut n) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while n < name.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p, n));
-                p += 1;
-            }
-            Some(letter) if *letter == b'?' || *letter == name[n] => {
-                p += 1;
-                n += 1;
-            }
-            _ => match star {
-                Some((at, from)) => {
-                    star = Some((at, from + 1));
-                    p = at + 1;
-                    n = from + 1;
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|letter| *letter == b'*')
+    fits_by(pattern, name, |wanted, letter| wanted == b'?' || wanted == letter)
 }
 
 #[cfg(test)]
